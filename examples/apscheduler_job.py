@@ -52,7 +52,8 @@ def with_threads() -> None:
     scheduler.add_job(call, "interval", seconds=0.5, misfire_grace_time=60)
     scheduler.add_job(sync, "interval", seconds=0.5, max_instances=2)
     scheduler.start()
-    stop.wait()
+    while not stop.wait(1):  # a wait without a limit does not notice a signal that another thread gets
+        pass
     scheduler.shutdown()  # waits for a run that is under way
     client.close()
 

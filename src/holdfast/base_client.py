@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, Unpack, cast
 
 from holdfast.core import names
-from holdfast.core.acquire_all import LockIdentity, in_order
+from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
 from holdfast.core.decorators import Plan
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.lease_groups import LeaseGroup, shown
-from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec
 from holdfast.core.locks import AllOptions, BaseLock, LockOptions, make_spec
 from holdfast.core.names import Duration
 from holdfast.core.ports import Caller
@@ -62,23 +62,22 @@ if TYPE_CHECKING:
     Store = str | Servers | RedisStore | MysqlStore | PostgresqlStore | SqlEngine
 
 DEFAULT_TTL = 30.0
+_OF_THE_WHOLE = ("timeout", "on_lost")  # options of lock_all() that its locks do not get
 
 LeaseT = TypeVar("LeaseT", bound=BaseLease)
-LockT = TypeVar("LockT")
+LockT = TypeVar("LockT", bound=BaseLock[Any])
 SemaphoreT = TypeVar("SemaphoreT")
 RWLockT = TypeVar("RWLockT")
 LockAllT = TypeVar("LockAllT")
 LeaseAllT = TypeVar("LeaseAllT", bound=LeaseGroup)
-MemberT = TypeVar("MemberT", bound=BaseLock[Any])
 T = TypeVar("T")
 
 
 class BaseRWLock(Generic[LockT]):
     """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""
 
-    def __init__(self, name: str, read: LockT, write: LockT, require_readers: Callable[[], None]) -> None:
+    def __init__(self, read: LockT, write: LockT, require_readers: Callable[[], None]) -> None:
         """`require_readers` raises if the store has no readers. Writers need no readers."""
-        self._name = name
         self._read = read
         self._write = write
         self._require_readers = require_readers
@@ -86,10 +85,10 @@ class BaseRWLock(Generic[LockT]):
     @property
     def name(self) -> str:
         """The lock's name."""
-        return self._name
+        return self._write.name
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}>"
+        return f"<{type(self).__name__} {self.name!r}>"
 
     def read(self) -> LockT:
         """The lock for readers; the same object each time.
@@ -105,10 +104,10 @@ class BaseRWLock(Generic[LockT]):
         return self._write
 
 
-class BaseLockAll(BaseLock[LeaseAllT], Generic[LeaseAllT, MemberT]):
+class BaseLockAll(BaseLock[LeaseAllT]):
     """Several named locks, acquired as one."""
 
-    def __init__(self, locks: Sequence[MemberT], spec: LockSpec, timeout: float | None) -> None:
+    def __init__(self, locks: Sequence[BaseLock[Any]], spec: LockSpec, timeout: float | None) -> None:
         super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
         self._locks = tuple(locks)
 
@@ -125,8 +124,21 @@ class BaseLockAll(BaseLock[LeaseAllT], Generic[LeaseAllT, MemberT]):
     def _caller(self) -> Caller:
         return self._locks[0]._caller()
 
+    def _acquire_all(
+        self, kind: Callable[..., LeaseAllT], timeout: float | None, caller: Caller
+    ) -> Coroutine[Any, Any, AcquireResult[LeaseAllT]]:
+        """Acquire all locks for this caller. `kind` makes one object of their leases."""
+        parts: list[Part[Any]] = [Part(lock._client._engine, lock) for lock in self._locks]
 
-class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
+        def together(leases: Sequence[BaseLease]) -> LeaseAllT:
+            made = kind(leases, self._spec.on_lost, parts[0].engine.runtime)
+            self._keep(caller, made)
+            return made
+
+        return acquire_all(parts, timeout, together, caller)
+
+
+class BaseClient(system.Forkable, ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
     """Locks on one store. Everything here is local; the subclasses add the requests."""
 
     _runtime_name: ClassVar[str]  # of the module in the backend's folder
@@ -200,7 +212,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """A lock for many readers or one writer. The options are those of `lock`."""
         read = self._make(self._lock_type, "rwlock", name, None, exclusive=False, options=options)
         write = self._make(self._lock_type, "rwlock", name, 1, exclusive=True, options=options)
-        return self._rwlock_type(name, read, write, lambda: self._require_primitive(Primitive.RWLOCK))
+        return self._rwlock_type(read, write, lambda: self._require_primitive(Primitive.RWLOCK))
 
     def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> SemaphoreT:
         """A lock that `limit` callers may hold at a time; all must give the same limit. Options as for `lock`.
@@ -231,13 +243,9 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             raise ConfigurationError(f"lock_all() takes a list of names: [{locks!r}], or use lock()")
         if not isinstance(locks, Iterable):
             raise ConfigurationError(f"lock_all() takes a list of names and locks, not {locks!r}")
-        whole: LockOptions = {}
-        if "on_lost" in options:
-            whole["on_lost"] = options.pop("on_lost")
-        if "timeout" in options:
-            whole["timeout"] = options.pop("timeout")
-        each = cast("LockOptions", options)
-        spec, timeout = make_spec("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options={**each, **whole})
+        whole = cast("LockOptions", options)
+        spec, timeout = make_spec("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options=whole)
+        each = cast("LockOptions", {name: value for name, value in options.items() if name not in _OF_THE_WHOLE})
         members: list[Any] = []
         lock_type: Any = self._lock_type
         for lock in locks:
@@ -342,14 +350,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """The store's URL, without its password."""
         return self._address.redacted
 
-    def _before_fork(self) -> None:
-        """The runtime calls this before a fork. Nothing to prepare."""
-
-    def _after_fork_in_parent(self) -> None:
-        """The runtime calls this after a fork. Nothing changes in the parent."""
-
     def _after_fork(self) -> None:
-        """The runtime calls this in a forked child: leases and connections belong to the parent."""
+        """In a forked child: leases and connections belong to the parent."""
         self._starting = Mutex()  # another thread of the parent may have locked the old one
         if self._current is not None:
             self._current.abandon("this process is a fork: the lease belongs to its parent")

@@ -405,12 +405,12 @@ def _of_each_process(client: object, make: Callable[[Client], Made]) -> Callable
         return lambda: made
     if not callable(client) or isinstance(client, type):
         raise ConfigurationError(f"client must be a holdfast.Client, or a function that returns one, not {client!r}")
-    mutex = Mutex()
+    mutexes: dict[int, Mutex] = {}  # by process: at a fork, another thread of the parent may have locked that one
     of_process: dict[int, Made] = {}
 
     def get() -> Made:
         pid = os.getpid()
-        with mutex:
+        with mutexes.setdefault(pid, Mutex()):  # atomic
             if pid not in of_process:
                 opened = client()
                 if not isinstance(opened, Client):

@@ -236,7 +236,7 @@ class _Instrumented:
             self.flush(_BUFFERED)
 
 
-class Exporter:
+class Exporter(system.Forkable):
     """The clients whose numbers go to one registry or provider. Exists once for each of those."""
 
     def __init__(self) -> None:
@@ -289,12 +289,13 @@ class Exporter:
         raise NotImplementedError  # in each exporter
 
     def remove(self, name: str) -> None:
-        """No client has this name any more."""
-        raise NotImplementedError  # in each exporter
+        """No client has this name any more: remove its series, if the library can do so."""
 
     def reset(self) -> None:
-        """In a forked child: begin again with zero, without a mutex that another thread may have held at the fork."""
-        raise NotImplementedError  # in each exporter
+        """In a forked child: begin again with zero, without a mutex that another thread may have held at the fork.
+
+        Nothing to do if the library handles forks itself.
+        """
 
     def _take_out(self, client: _Instrumented) -> bool:
         """Returns False if it was taken out before."""
@@ -303,12 +304,6 @@ class Exporter:
         except ValueError:
             return False
         return True
-
-    def _before_fork(self) -> None:
-        """The runtime calls this before a fork. Nothing to prepare."""
-
-    def _after_fork_in_parent(self) -> None:
-        """The runtime calls this after a fork. Nothing changes in the parent."""
 
     def _after_fork(self) -> None:
         for client in self._instrumented:

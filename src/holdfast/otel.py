@@ -95,6 +95,8 @@ def _exporter_of(provider: MeterProvider | None) -> _OtelExporter:
 
 
 class _OtelExporter(Exporter):
+    """It has no `remove`, because the API cannot remove a series, and no `reset`, because the SDK handles forks."""
+
     def __init__(self, provider: MeterProvider | None) -> None:
         super().__init__()
         meter = metrics.get_meter("holdfast", __version__, provider)
@@ -120,12 +122,6 @@ class _OtelExporter(Exporter):
     def record(self, metric: Metric, number: float, labels: tuple[str, ...], context: Context | None) -> None:
         self._recorders[metric](number, self._attributes_of(metric, labels), context or _NO_SPAN)
 
-    def remove(self, name: str) -> None:
-        """Nothing: the API has no way to remove a series."""
-
-    def reset(self) -> None:
-        """Nothing: the SDK handles forks itself."""
-
     def _attributes_of(self, metric: Metric, labels: tuple[str, ...]) -> dict[str, str]:
         attributes = self._attributes.get((metric, labels))
         if attributes is None:
@@ -149,7 +145,7 @@ class _OtelExporter(Exporter):
         return read
 
 
-class _Spans:
+class _Spans(system.Forkable):
     """The spans of one client's attempts and leases, by the numbers of the attempts."""
 
     def __init__(self, client: AnyClient, name: str, tracer: trace.Tracer, *, propagate: bool) -> None:
@@ -235,12 +231,6 @@ class _Spans:
             return None
 
         client._engine.runtime.call(read)  # noqa: SLF001
-
-    def _before_fork(self) -> None:
-        """The runtime calls this before a fork. Nothing to prepare."""
-
-    def _after_fork_in_parent(self) -> None:
-        """The runtime calls this after a fork. Nothing changes in the parent."""
 
     def _after_fork(self) -> None:
         """In a forked child: the open spans belong to the parent."""

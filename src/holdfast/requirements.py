@@ -33,7 +33,7 @@ class Requirement(NamedTuple):
             raise ConfigurationError(
                 f'require must be a dict such as {{"exclusion": "durable-authority"}}, not {require!r}'
             )
-        return cls({_field(field): _promise(field, value) for field, value in require.items()})
+        return cls({_field(field): _strength(field, value) for field, value in require.items()})
 
     def shortfalls(self, guarantees: Guarantees) -> list[str]:
         """Descriptions of the guarantees that are too weak; empty if none is."""
@@ -56,13 +56,14 @@ class Requirement(NamedTuple):
             )
 
     def fulfilled_by(self) -> list[str]:
-        """The backends whose guarantees are strong enough without a request."""
+        """The backends whose guarantees are strong enough, as far as they are known before the first request."""
         return _backends(
             lambda scheme: {method: not self.shortfalls(each) for method, each in guarantees_of(scheme).items()}
         )
 
 
 def _field(field: object) -> str:
+    """The name of a guarantee."""
     if field not in FROM_WEAK_TO_STRONG:
         hint = did_you_mean(str(field), FROM_WEAK_TO_STRONG)
         raise ConfigurationError(
@@ -71,12 +72,13 @@ def _field(field: object) -> str:
     return str(field)
 
 
-def _promise(field: str, value: object) -> Enum:
-    strengths = FROM_WEAK_TO_STRONG[_field(field)]
-    for promise in strengths:
-        if value is promise or value == promise.value:
-            return promise
-    hint = did_you_mean(str(value), [promise.value for promise in strengths])
+def _strength(field: str, value: object) -> Enum:
+    """The enum member that is given as itself or by its value."""
+    strengths = FROM_WEAK_TO_STRONG[field]
+    for strength in strengths:
+        if value in (strength, strength.value):
+            return strength
+    hint = did_you_mean(str(value), [strength.value for strength in strengths])
     raise ConfigurationError(f"require has {field}={value!r}{hint}")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import uuid
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +93,41 @@ def test_the_ttl_is_that_of_the_client_that_the_function_returns(url: str) -> No
 
     assert 5 < remaining() <= 7
     client.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_runs_a_task_when_a_thread_of_the_parent_was_making_the_client(url: str) -> None:
+    """The child would wait forever for a mutex that only that thread can unlock, and that is not in the child."""
+    parent, is_making, may_end = os.getpid(), threading.Event(), threading.Event()
+
+    def make_client() -> holdfast.Client:
+        if os.getpid() == parent:
+            is_making.set()
+            may_end.wait()
+        return holdfast.Client(url)
+
+    task = exclusive(make_client, "a")(lambda: None)
+    thread = threading.Thread(target=task)
+    thread.start()
+    is_making.wait()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: of a fork beside another thread
+        child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # that of pytest would raise
+            signal.alarm(10)  # ends a child that waits forever
+            task()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+
+    status = os.waitpid(child, 0)[1]
+    may_end.set()
+    thread.join()
+
+    assert status == 0
 
 
 @pytest.mark.parametrize("how", ["apply", "direct"])

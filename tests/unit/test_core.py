@@ -17,7 +17,7 @@ from holdfast.core.clock import lease_deadline
 from holdfast.core.deadlines import DeadlineHeap
 from holdfast.core.names import Duration, check_duration, parse_duration
 from holdfast.core.notifications import Wakeups
-from holdfast.core.tickets import Notification, describe, first_blocker, process_text
+from holdfast.core.tickets import Notification, first_blocker, process_text
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from tests.support.wakeups import claim_of
@@ -203,8 +203,8 @@ def test_a_blocking_adapter_that_suspends_is_an_error() -> None:
 
 
 def test_the_info_of_a_foreign_ticket_is_read_as_far_as_possible() -> None:
-    assert describe("not JSON") == ({}, {})
-    assert describe('{"who": 3}') == ({}, {})
+    assert process_text("not JSON") == "?/?"
+    assert process_text('{"who": 3, "meta": {}}') == "?/?"
     assert process_text('{"who": {"host": "web-3", "pid": 812}, "meta": {}}') == "web-3/812"
     assert process_text("") == "?/?"
 

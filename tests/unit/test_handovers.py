@@ -30,7 +30,7 @@ def test_the_lease_counts_from_the_last_poll_not_from_the_notification() -> None
 
 
 @pytest.mark.parametrize("fence", [0, 1, NUMBER - 1, NUMBER])
-def test_a_fence_older_than_the_queue_entry_is_not_trusted(fence: int) -> None:
+def test_a_fence_that_is_not_newer_than_the_queue_entry_is_not_trusted(fence: int) -> None:
     assert grant(fence, SENT + 0.1) is None
 
 
@@ -41,7 +41,7 @@ def test_a_hand_over_is_not_used_when_too_much_of_its_lease_has_passed() -> None
 @pytest.mark.parametrize(
     "payload", ["", "x", "-1", "1 x", "1 -2", "1 2 3", f"1 {'9' * 21}", f"{NUMBER + 5}.0", "²", "9" * 21]
 )
-def test_a_payload_that_is_not_a_fence_only_wakes(payload: str) -> None:
+def test_a_payload_that_is_not_a_fence_only_wakes_the_ticket(payload: str) -> None:
     assert notification_of(f"n1 {payload}".encode()) == Notification("n1", 0)
 
 

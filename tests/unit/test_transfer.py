@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.core.transfers import decode_transfer
+from holdfast.core.transfers import Transfer, decode_transfer, encode_transfer
 from holdfast_lab.conformance.lab import Lab
 from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, Faults
 
@@ -79,3 +79,12 @@ def test_no_representation_shows_the_nonce() -> None:
         assert nonce not in repr(decode_transfer(text))
         assert nonce not in text  # the text has it in an encoded form
         client.adopt(text).release()
+
+
+@pytest.mark.parametrize("damage", ["\udcff", "é", "\0"])
+def test_a_text_with_a_damaged_character_is_refused(damage: str) -> None:
+    text = encode_transfer(Transfer("memory", "a", "n" * 32, ttl=30.0, min_hold_left=0.0))
+    damaged = f"{text[:30]}{damage}{text[31:]}"
+
+    with pytest.raises(holdfast.ConfigurationError, match="damaged"):
+        decode_transfer(damaged)

@@ -326,7 +326,7 @@ class AsyncClient(ForTasks, BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, As
             BackendError: no answer. If the lease was adopted, it is released in the background.
         """
         lock, transfer = self._prepare_adoption(text, options)
-        return await self._engine.adopt(lock, transfer.nonce, transfer.kept)
+        return await self._engine.adopt(lock, transfer.nonce, transfer.min_hold_left)
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders and waiters of the lock, in order, according to the server.

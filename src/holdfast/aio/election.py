@@ -10,8 +10,7 @@ from typing import Any, Never, Self
 from holdfast.aio.client import AsyncClient
 from holdfast.aio.locks import AsyncLease, AsyncLock
 from holdfast.core import elections, names
-from holdfast.core.elections import EVERY, Leader, Observation, OutageBackoff
-from holdfast.core.engine import Engine
+from holdfast.core.elections import EVERY, BaseElection, Leader, Observation, OutageBackoff
 from holdfast.core.leases import LockSpec
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.names import Duration
@@ -19,7 +18,7 @@ from holdfast.errors import AccessDenied, BackendError, ConfigurationError, Lock
 from holdfast.runtimes.aio import Body
 
 
-class AsyncElection(AsyncLock):
+class AsyncElection(BaseElection[AsyncLease], AsyncLock):
     """The lock of that name, whose holder leads: the fence of its lease is the term.
 
     >>> import asyncio, holdfast
@@ -33,6 +32,8 @@ class AsyncElection(AsyncLock):
     >>> asyncio.run(main())
     ({'zone': 'a'}, None)
     """
+
+    _is_async = True
 
     def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
         super().__init__(client, spec, timeout)
@@ -78,21 +79,7 @@ class AsyncElection(AsyncLock):
             BackendError: the store gave no answer, at the first poll or when the time was up.
         """
         seconds, limit = names.check_every(every), names.check_timeout(timeout)
-        return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
-
-    def on_change(self, callback: Callable[[Leader | None], object], *, every: Duration = EVERY) -> Callable[[], None]:
-        """Call `callback` with the present leader and each change, in the background. The returned function ends that.
-
-        There is one call for each item of `observe`, one at a time. An exception of `callback` is logged. An outage of
-        the store does not end the observation, not even at the first poll.
-
-        Raises:
-            ConfigurationError: an argument is refused.
-        """
-        elections.check_function("callback", callback, is_async=True)
-        observation = Observation(self._engine_if_open, self.name, names.check_every(every), None, is_patient=True)
-        self._client._engine.runtime.spawn(lambda: elections.report(observation, callback), "observer")
-        return observation.end
+        return _Changes(self._engine_if_open, self.name, seconds, limit)
 
     async def run(self, work: Callable[[AsyncLease], Awaitable[object]]) -> None:
         """Campaign, call `work(lease)` while leading, resign when it returns; repeat this until `stop()`.
@@ -107,7 +94,7 @@ class AsyncElection(AsyncLock):
             BackendError: the store gave no answer at the first campaign.
             ConfigurationError: `work` is a coroutine function for a Client, or a plain one for an AsyncClient.
         """
-        elections.check_function("work", work, is_async=True)
+        elections.check_callback("work", work, is_async=True)
         backoff = OutageBackoff(self.name)
         while not self.stopped:
             lease = None
@@ -142,14 +129,6 @@ class AsyncElection(AsyncLock):
         for body in self._bodies:
             body.report_lost()
 
-    @property
-    def stopped(self) -> bool:
-        """`stop()` was called."""
-        return self._given_up
-
-    def _engine_if_open(self) -> Engine[Any] | None:
-        return None if self._client._closed else self._client._engine
-
     @contextlib.contextmanager
     def _until_stopped(self) -> Iterator[None]:
         """`stop` cancels the body of this context, which then ends here. Other cancellations are passed on."""
@@ -169,18 +148,15 @@ class AsyncElection(AsyncLock):
             raise ended_by
 
 
-class _Changes:
+class _Changes(Observation):
     """An iterator class, because a generator would be finished after a cancellation, as of `asyncio.timeout`."""
-
-    def __init__(self, observation: Observation) -> None:
-        self._observation = observation
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Leader | None:
-        if await self._observation.changed():
-            return self._observation.leader
+        if await self.changed():
+            return self.leader
         raise StopAsyncIteration
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from asyncio import Task
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, Never
 
-from holdfast.aio.locks import AsyncLease, AsyncLock, TaskLock
+from holdfast.aio.locks import TaskLock
 from holdfast.base_client import BaseLockAll, check_renewal
 from holdfast.core import names
-from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.lease_groups import LeaseGroup, release_after_body, release_all, renew_all
 from holdfast.core.leases import AcquireResult
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
@@ -60,7 +59,7 @@ class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
         return self._on_lost != "event"
 
 
-class AsyncLockAll(TaskLock[AsyncLeaseAll], BaseLockAll[AsyncLeaseAll, AsyncLock]):
+class AsyncLockAll(TaskLock[AsyncLeaseAll], BaseLockAll[AsyncLeaseAll]):
     """Several named locks, acquired as one. Tasks can share one object, because the state is in the leases."""
 
     def acquire(
@@ -92,12 +91,5 @@ class AsyncLockAll(TaskLock[AsyncLeaseAll], BaseLockAll[AsyncLeaseAll, AsyncLock
         await self._last_of(self._caller()).release()
 
     async def _try(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLeaseAll]:
-        parts = [Part(lock._client._engine, lock) for lock in self._locks]
         caller = self._caller() if task is None else AsyncioRuntime.caller_of(task)
-
-        def together(leases: Sequence[AsyncLease]) -> AsyncLeaseAll:
-            made = AsyncLeaseAll(leases, self._spec.on_lost, parts[0].engine.runtime)
-            self._keep(caller, made)
-            return made
-
-        return await acquire_all(parts, timeout, together, caller)
+        return await self._acquire_all(AsyncLeaseAll, timeout, caller)

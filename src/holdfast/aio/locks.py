@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from holdfast.aio.client import AsyncClient
     from holdfast.aio.lock_all import AsyncLeaseAll
-    from holdfast.core.ports import Caller
 
 L = TypeVar("L", "AsyncLease", "AsyncLeaseAll")
 
@@ -95,7 +94,7 @@ class AsyncLease(AsyncBlocks, BaseLease):
             runtime.check_loop()
 
     def _release_at_end(self) -> Coroutine[Any, Any, None]:
-        return self._engine.release_after_body(self)
+        return self._engine.release(self, after_body=True)
 
     @property
     def _cancels_bodies(self) -> bool:
@@ -128,7 +127,7 @@ class AsyncLock(TaskLock[AsyncLease]):
 
     def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
         super().__init__(spec, timeout)
-        self._client = client
+        self._client: AsyncClient = client
 
     def acquire(
         self,
@@ -169,9 +168,6 @@ class AsyncLock(TaskLock[AsyncLease]):
     async def locked(self) -> bool:
         """Whether a client holds it now, according to the server."""
         return bool((await self._client.inspect(self.name)).holders)
-
-    def _caller(self) -> Caller:
-        return self._client._engine.runtime.caller()
 
     def _try(self, timeout: float | None, task: Task[Any] | None) -> Coroutine[Any, Any, AcquireResult[AsyncLease]]:
         caller = None if task is None else AsyncioRuntime.caller_of(task)

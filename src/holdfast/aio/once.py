@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from holdfast.aio.locks import AsyncLock
-from holdfast.core.decorators import check_function, show_signature, text_for, with_lease
-from holdfast.core.once import OnceCall, OnceInfo, OncePlan, Outcome, check_key, inspect_once
+from holdfast.core.decorators import WithLease, check_function, show_signature, text_for, with_lease
+from holdfast.core.once import BaseOnce, OnceCall, OnceInfo, Outcome, check_key, inspect_once
 from holdfast.errors import AcquireTimeout, LockLost
 
 if TYPE_CHECKING:
@@ -20,20 +20,10 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-class AsyncOnce(Generic[D]):
+class AsyncOnce(BaseOnce, Generic[D]):
     """A key: of all calls with it, one runs. Use `run`, or the object as a decorator."""
 
-    def __init__(self, client: Callable[[], AsyncClient], plan: OncePlan) -> None:
-        self._client = client
-        self._plan = plan
-
-    @property
-    def key(self) -> str:
-        """The key, or its template."""
-        return self._plan.key
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"
+    _client: Callable[[], AsyncClient]
 
     async def run(
         self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
@@ -51,8 +41,8 @@ class AsyncOnce(Generic[D]):
             BackendUnavailable: no answer; the function has not run.
         """
         check_function(function, self._plan.lease, is_async=True, decorator="once")
-        call = None if self._plan.lease is None else with_lease(function, self._plan.lease)
-        return await self._run(self._plan.key, self._plan.check, "", function, call, args, kwargs)
+        call_with_lease = None if self._plan.lease is None else with_lease(function, self._plan.lease)
+        return await self._run(self._plan.key, self._plan.check, "", function, call_with_lease, args, kwargs)
 
     async def inspect(self) -> OnceInfo | None:
         """The record of this key, according to the server; None if there is none."""
@@ -66,7 +56,7 @@ class AsyncOnce(Generic[D]):
         """
         plan = self._plan
         _, visible_signature = check_function(function, plan.lease, is_async=True, decorator="once")
-        call = None if plan.lease is None else with_lease(function, plan.lease)
+        call_with_lease = None if plan.lease is None else with_lease(function, plan.lease)
         key_of = text_for(plan.key, function, visible_signature, "key")
         check_of = None if plan.check is None else text_for(plan.check, function, visible_signature, "check")
 
@@ -74,7 +64,7 @@ class AsyncOnce(Generic[D]):
         async def once_function(*args: P.args, **kwargs: P.kwargs) -> T | D:
             key = check_key(key_of if isinstance(key_of, str) else key_of(args, kwargs))
             check = check_of(args, kwargs) if callable(check_of) else check_of
-            outcome: Outcome[T | D] = await self._run(key, check, plan.key, function, call, args, kwargs)
+            outcome: Outcome[T | D] = await self._run(key, check, plan.key, function, call_with_lease, args, kwargs)
             return outcome.value
 
         show_signature(once_function, visible_signature)
@@ -86,7 +76,7 @@ class AsyncOnce(Generic[D]):
         check: str | None,
         group: str,
         function: Callable[..., Coroutine[Any, Any, Any]],
-        with_lease: Callable[[object, tuple[Any, ...], dict[str, Any]], Coroutine[Any, Any, Any]] | None,
+        call_with_lease: WithLease[Coroutine[Any, Any, Any]] | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Outcome[Any]:
@@ -106,7 +96,9 @@ class AsyncOnce(Generic[D]):
                 if call.outcome is None:
                     try:
                         value = await (
-                            function(*args, **kwargs) if with_lease is None else with_lease(lease, args, kwargs)
+                            function(*args, **kwargs)
+                            if call_with_lease is None
+                            else call_with_lease(lease, args, kwargs)
                         )
                     except BaseException as error:
                         await _to_the_end(call.body_raised(lease, error))
@@ -117,7 +109,7 @@ class AsyncOnce(Generic[D]):
                 raise
             return call.busy(error)
         except LockLost:
-            if call.outcome is None:  # else the record has decided, which needs no lease
+            if call.outcome is None:  # otherwise the record has decided the outcome, and the loss does not matter
                 raise
         return cast("Outcome[Any]", call.outcome)
 

@@ -72,7 +72,7 @@ def wait_json(engine: Engine[Any], caller: Caller) -> str:
     return f'"attempt": {caller.last_attempt}, "holds": {json.dumps(dict(list(holds.items())[:HOLDS_MAX]))}'
 
 
-class Attempt(NamedTuple):
+class WaitingAttempt(NamedTuple):
     """A waiting ticket of a cycle."""
 
     caller: str
@@ -101,7 +101,7 @@ class DeadlockDetector:
         )
         self._suspected: Cycle = ()  # the cycle of the last walk
         self._suspects = 0  # walks that found a cycle
-        self._first_read: dict[Attempt, int] = {}  # the confirmations of the others after the first walk
+        self._first_read: dict[WaitingAttempt, int] = {}  # the confirmations of the others after the first walk
         self._confirmed = 0
         self._nonce = ""  # of a confirmation without an answer
 
@@ -126,7 +126,7 @@ class DeadlockDetector:
         """A shortest cycle through this ticket, according to the records. Follows the edges against their direction."""
         edges_at: dict[str, list[WaitEdge]] = {}
         me, ends = attempt_of(self._me), self._engine.runtime.now() + WALK_MAX
-        next_edges: dict[Attempt, tuple[WaitEdge, Attempt]] = {}  # the next step towards this ticket
+        next_edges: dict[WaitingAttempt, tuple[WaitEdge, WaitingAttempt]] = {}  # the next step towards this ticket
         queue = deque([(self.claim.name, self._me)])
         while queue:
             lock, ticket = queue.popleft()
@@ -183,8 +183,8 @@ def deadlock_error(lock: str, cycle: Cycle) -> WouldDeadlock:
     return WouldDeadlock(lock=lock, fence=cycle[0].blocker.fence, cycle=tuple(map(str, cycle)))
 
 
-def attempt_of(ticket: TicketInfo) -> Attempt:
-    return Attempt(ticket.caller, ticket.attempt)
+def attempt_of(ticket: TicketInfo) -> WaitingAttempt:
+    return WaitingAttempt(ticket.caller, ticket.attempt)
 
 
 def _is_blocked_by(edge: WaitEdge, ticket: TicketInfo, lock: str) -> bool:
@@ -197,7 +197,9 @@ def _is_blocked_by(edge: WaitEdge, ticket: TicketInfo, lock: str) -> bool:
     return (ticket.holds or {}).get(edge.lock) == (blocker.attempt or blocker.fence)
 
 
-def _edges_of_cycle(start: Attempt, next_edges: dict[Attempt, tuple[WaitEdge, Attempt]]) -> Iterator[WaitEdge]:
+def _edges_of_cycle(
+    start: WaitingAttempt, next_edges: dict[WaitingAttempt, tuple[WaitEdge, WaitingAttempt]]
+) -> Iterator[WaitEdge]:
     """The edges of the path from this attempt back to it."""
     edge, attempt = next_edges[start]
     yield edge

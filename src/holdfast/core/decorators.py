@@ -215,7 +215,6 @@ class TemplateField(NamedTuple):
     """One replacement field of a name, as in str.format: a parameter, attributes and keys, and the format."""
 
     argument: str  # the one that has this field, for messages
-
     text: str
     parameter: str
     path: tuple[tuple[bool, str | int], ...]  # is it an attribute (True) or a key, and its name

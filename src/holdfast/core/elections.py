@@ -7,16 +7,21 @@ is acquiring the lock, and a store needs no support for elections. This module p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+from holdfast.core import names
 from holdfast.core.engine import OUTAGE_PAUSE_MAX, OUTAGE_PAUSE_MIN
 from holdfast.core.events import logger
+from holdfast.core.leases import BaseLease
+from holdfast.core.locks import BaseLock
 from holdfast.errors import AccessDenied, BackendError, ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
-    from holdfast.core.locks import BaseLock
+    from holdfast.core.names import Duration
     from holdfast.core.tickets import LockInfo
+
+L = TypeVar("L", bound=BaseLease)
 
 EVERY = 1.0  # seconds between two polls of an observer
 
@@ -175,6 +180,34 @@ class Observation:
         return True
 
 
+class BaseElection(BaseLock[L]):
+    """The part of Election and AsyncElection that awaits nothing."""
+
+    _is_async: ClassVar[bool]
+
+    def on_change(self, callback: Callable[[Leader | None], object], *, every: Duration = EVERY) -> Callable[[], None]:
+        """Call `callback` with the present leader and each change, in the background. The returned function ends that.
+
+        There is one call for each item of `observe`, one at a time. An exception of `callback` is logged. An outage of
+        the store does not end the observation, not even at the first poll.
+
+        Raises:
+            ConfigurationError: an argument is refused.
+        """
+        check_callback("callback", callback, is_async=self._is_async)
+        observation = Observation(self._engine_if_open, self.name, names.check_every(every), None, is_patient=True)
+        self._client._engine.runtime.spawn(lambda: report(observation, callback), "observer")
+        return observation.end
+
+    @property
+    def stopped(self) -> bool:
+        """`stop()` was called."""
+        return self._given_up
+
+    def _engine_if_open(self) -> Engine[Any] | None:
+        return None if self._client._closed else self._client._engine
+
+
 def _identity(leader: Leader | None) -> object:
     """The identity of a leader: its term. Without a term, all other fields."""
     if leader is None or leader.term:
@@ -182,7 +215,7 @@ def _identity(leader: Leader | None) -> object:
     return leader._replace(since=0.0)  # which is computed again at each poll
 
 
-def check_function(argument: str, function: object, *, is_async: bool) -> None:
+def check_callback(argument: str, function: object, *, is_async: bool) -> None:
     """Refuse an object that is no function, and a coroutine function for an election of a Client.
 
     Raises:

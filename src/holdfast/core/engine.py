@@ -520,15 +520,18 @@ class Engine(Generic[L]):
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 
-    def release(self, lease: L) -> Coroutine[Any, Any, None]:
+    def release(self, lease: L, *, after_body: bool = False) -> Coroutine[Any, Any, None]:
         """Release a lease; an inner release of a re-entered lease only counts.
+
+        `after_body`: at the end of a `with` body. If this returns, the whole body ran under the lock. A release without
+        an answer then raises nothing: the keeper repeats it, and the ttl is the backstop.
 
         Raises:
             NotHeld: it was released before.
             LockLost: it had ended or was broken before this release.
             BackendError: no answer; the keeper repeats the release, and the caller may do so too.
         """
-        return self.release_straight(self, lease)
+        return self.release_straight(self, lease, after_body=after_body)
 
     async def release_any(self, lease: L, *, is_begun: bool) -> None:
         """Release a lease on the general path. `is_begun`: the straight path has begun, and could not finish it."""
@@ -699,16 +702,6 @@ class Engine(Generic[L]):
         self._forget(lease)
         self._keeper.schedule(lease._claim, after=self._delayed(lease))
 
-    def release_after_body(self, lease: L) -> Coroutine[Any, Any, None]:
-        """Release at the end of a `with` body. If this returns, the whole body ran under the lock.
-
-        A release without an answer raises nothing: the keeper repeats it, and the ttl is the backstop.
-
-        Raises:
-            LockLost: the lease ended before the body.
-        """
-        return self.release_straight(self, lease, after_body=True)
-
     async def transfer(self, lease: L, within: float) -> tuple[str, float]:
         """End the lease here and leave a ticket for `within` seconds.
 
@@ -767,7 +760,7 @@ class Engine(Generic[L]):
             raise self._unavailable("it has no leases that move")
         return self.backend
 
-    async def adopt(self, lock: BaseLock[L], nonce: str, kept: float) -> L:
+    async def adopt(self, lock: BaseLock[L], nonce: str, min_hold_left: float) -> L:
         """Take over the lease with this nonce that another process has transferred, for the calling thread or task.
 
         Raises:
@@ -777,7 +770,7 @@ class Engine(Generic[L]):
         spec, caller, backend = lock._spec, self.runtime.caller(), self._adopting_backend()
         started = self.runtime.now()
         claim = self._claim(spec, caller)
-        claim.min_hold, claim.ttl = kept, max(claim.ttl, ttl_for(kept)) if kept else claim.ttl
+        claim.min_hold, claim.ttl = min_hold_left, max(claim.ttl, ttl_for(min_hold_left))
         leases: list[L] = []  # the adopted one, once it exists
         try:
             self._acquiring[claim.nonce] = (claim, spec, started)

@@ -37,9 +37,15 @@ class LeaseGroup:
         self._is_reported = False
         self._is_over = False  # lost, and a release has reported it to the holder
         self._hook: Callable[[], object] | None = None  # called at a loss: `async with` cancels its body by it
-        hook = _WeakHook(self)
+        group_ref = weakref.ref(self)  # weak, so that a dropped group expires
+
+        def lose_all() -> None:
+            group = group_ref()
+            if group is not None:
+                group._lose_all()
+
         for lease in self._leases:
-            lease._hook = hook
+            lease._hook = lose_all
         if any(lease._phase is Phase.LOST for lease in self._leases):  # before the hook was set
             self._lose_all()
 
@@ -131,20 +137,6 @@ _FROM_WORST = (Phase.LOST, Phase.UNCONFIRMED, Phase.RELEASING, Phase.HELD, Phase
 _TOGETHER = "it was acquired together with"
 
 
-class _WeakHook:
-    """The hook by which a lease reports its loss to its group. Weak, so that a dropped group expires."""
-
-    __slots__ = ("_group",)
-
-    def __init__(self, group: LeaseGroup) -> None:
-        self._group = weakref.ref(group)
-
-    def __call__(self) -> None:
-        group = self._group()
-        if group is not None:
-            group._lose_all()
-
-
 async def release_all(group: LeaseGroup) -> None:
     """Release all leases, in one request for each store.
 
@@ -204,12 +196,6 @@ def interrupted_releasing(group: LeaseGroup) -> None:
         for lease in group._leases:
             if lease._phase in (Phase.HELD, Phase.RELEASING, Phase.UNCONFIRMED):
                 lease._engine.unconfirmed(lease)
-
-
-def interrupted_exit(group: LeaseGroup) -> None:
-    """A KeyboardInterrupt hit `__exit__`. The body has ended, so leases that are still held are released."""
-    for lease in group._leases:
-        lease._engine.interrupted_exit(lease)
 
 
 async def renew_all(group: LeaseGroup, ttl: float | None = None) -> None:

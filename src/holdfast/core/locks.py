@@ -60,6 +60,7 @@ class _Table(dict[int, Kept[L]]):
 class BaseLock(Generic[L]):
     """A named lock and its options. The state is in the leases, so threads and tasks can share one object."""
 
+    _client: Any  # of the locks of one client
     _given_up = False  # an election was stopped: callers that wait through this object stop waiting
 
     def __init__(self, spec: LockSpec, timeout: float | None) -> None:
@@ -107,7 +108,8 @@ class BaseLock(Generic[L]):
         return self._last_of(self._caller())
 
     def _caller(self) -> Caller:
-        raise NotImplementedError  # of the runtime of its client
+        caller: Caller = self._client._engine.runtime.caller()
+        return caller
 
     def _timeout_of(self, blocking: object, timeout: Duration | Unset | None) -> float | None:
         """The timeout of this call: its own if given, else the lock's; 0 for a call that does not block.

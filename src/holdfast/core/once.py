@@ -24,7 +24,7 @@ A request without an answer is repeated with the same nonce, so it is the same r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar, cast
 
@@ -188,6 +188,22 @@ def check_key(key: object) -> str:
             f"key has {len(checked)} characters, at most {KEY_MAX} are allowed: use a digest of the long part"
         )
     return checked
+
+
+class BaseOnce:
+    """A key: the part of Once and AsyncOnce that sends no request."""
+
+    def __init__(self, client: Callable[[], Any], plan: OncePlan) -> None:
+        self._client = client
+        self._plan = plan
+
+    @property
+    def key(self) -> str:
+        """The key, or its template."""
+        return self._plan.key
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"
 
 
 class OnceCall:

@@ -7,14 +7,13 @@ stay as they are, because several verbs call others, and such a call is no reque
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BackendError
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
-    from holdfast.guarantees import Guarantees
-    from holdfast.primitives import Lacks
 
 # The operation, the seconds it took, and the name of its error's type or "". Called on any thread, also of the keeper,
 # so it must not wait for anything.
@@ -30,18 +29,25 @@ OPERATIONS = (
     "break_lock",
     "advance_register",
     "read_registers",
-    *(
-        "swap_record",
-        "adopt",
-        "extend_turn",
-        "renew_alone",
-        "release_and_queue",
-        "break_range",
-    ),  # of optional ports: only some backends have these
+    # Of optional ports, which only some backends have:
+    "swap_record",
+    "adopt",
+    "extend_turn",
+    "renew_alone",
+    "release_and_queue",
+    "break_range",
 )
 _OTHERS = (
-    *("wait", "intact", "close", "abandon"),
-    *("hands_over_locally", "listing", "release_later", "on_gone", "without_loop"),  # of optional ports too
+    "wait",
+    "intact",
+    "close",
+    "abandon",
+    # Of optional ports:
+    "hands_over_locally",
+    "listing",
+    "release_later",
+    "on_gone",
+    "without_loop",
 )
 
 
@@ -80,22 +86,8 @@ class ObservedBackend:
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
 
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def guarantees(self) -> Guarantees:
-        return self.inner.guarantees
-
-    @property
-    def lacks(self) -> Lacks:
-        return self.inner.lacks
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self.inner.warnings
-
-    @property
-    def liveness_fds(self) -> tuple[int, ...]:
-        return self.inner.liveness_fds
+    url = property(attrgetter("inner.url"))
+    guarantees = property(attrgetter("inner.guarantees"))
+    lacks = property(attrgetter("inner.lacks"))
+    warnings = property(attrgetter("inner.warnings"))
+    liveness_fds = property(attrgetter("inner.liveness_fds"))

@@ -53,7 +53,7 @@ class Schedule:
 
     @property
     def has_work(self) -> bool:
-        """There is a lease to renew or a release to send, now or later."""
+        """There is a lease to renew or a release to send, now or later. Leases that are in no heap yet do not count."""
         return self._renewals.earliest() is not None or bool(self.pending)
 
     def next_renewal(self) -> float | None:
@@ -80,7 +80,7 @@ class Schedule:
         return [release.claim for release in list(self.pending.values()) if release.when <= now][:BATCH_MAX]
 
     def renew_again(self, leases: Sequence[BaseLease], now: float) -> None:
-        """Plan the next renewal of leases that are being renewed for soon. A successful renewal moves it later."""
+        """Plan another renewal of leases that are being renewed, after a short pause. A success moves it later."""
         for lease in leases:
             pause = min(RETRY_MAX, lease.ttl / 10)
             if now < lease._deadline:  # sooner if it ends soon: a renewal may not have prolonged it

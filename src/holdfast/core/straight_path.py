@@ -204,7 +204,7 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
 
 
 async def release_straight(engine: Engine[L], lease: L, *, after_body: bool = False) -> None:
-    """Release a lease, as `Engine.release` describes, or with `after_body` as `Engine.release_after_body` describes.
+    """Release a lease, as `Engine.release` describes.
 
     A lease that was not acquired on the straight path, or that is not plain any more, is released by
     `Engine.release_any`.

@@ -196,8 +196,8 @@ def make_ticket_info(
     limit: int | None,
 ) -> TicketInfo:
     """A ticket for operators, from the fields that a backend stores."""
-    process, meta = describe(info)
     fields = _parsed(info)
+    process, meta = _process_and_meta(fields)
     fences = _whole(fields.get("fences"))  # reserved for callers of its client
     return TicketInfo(
         fence=fence,
@@ -221,22 +221,22 @@ def make_ticket_info(
     )
 
 
-def describe(ticket_info: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The process and the user's meta from a ticket's `info`; empty if it is foreign or damaged."""
-    info = _parsed(ticket_info)
-    try:
-        return dict(info["who"]), dict(info["meta"])
-    except (ValueError, KeyError, TypeError):
-        return {}, {}
-
-
 def _parsed(ticket_info: str) -> dict[str, Any]:
+    """The fields of a ticket's `info`; empty if it is of another program, or damaged."""
     import json
 
     try:
         return dict(json.loads(ticket_info))
     except (ValueError, TypeError, RecursionError):
         return {}
+
+
+def _process_and_meta(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The process and the user's meta; empty if one of them is missing."""
+    try:
+        return dict(fields["who"]), dict(fields["meta"])
+    except (ValueError, KeyError, TypeError):
+        return {}, {}
 
 
 def _whole(number: object) -> int:
@@ -253,7 +253,7 @@ def _holds(leases: object) -> dict[str, int] | None:
 
 def process_text(ticket_info: str) -> str:
     """The process of a ticket as host/pid, for messages."""
-    process, _ = describe(ticket_info)
+    process, _ = _process_and_meta(_parsed(ticket_info))
     return f"{process.get('host', '?')}/{process.get('pid', '?')}"
 
 

@@ -14,13 +14,13 @@ _CHECK = 16  # characters of the checksum, which finds damaged texts
 
 
 class Transfer(NamedTuple):
-    """A lease on its way. A process that has the nonce can adopt the lease, so the text is a secret."""
+    """A lease that was transferred. A process that has its nonce can adopt it, so the text is a secret."""
 
     store: str  # the kind of the store, as redis
     name: str
     nonce: str
     ttl: float
-    kept: float  # the remaining seconds of min_hold at the transfer
+    min_hold_left: float  # the remaining seconds of its min_hold at the transfer
 
     def __repr__(self) -> str:
         return f"<Transfer of {self.name!r}>"
@@ -35,7 +35,7 @@ def encode_transfer(transfer: Transfer) -> str:
 
 
 def decode_transfer(text: object) -> Transfer:
-    """The lease of a text.
+    """The lease that a text describes.
 
     Raises:
         ConfigurationError: it is not such a text, or is damaged. The message does not contain it.
@@ -50,11 +50,11 @@ def decode_transfer(text: object) -> Transfer:
         raise ConfigurationError(
             "adopt() takes the text that lease.transfer() returned; this one is another or damaged"
         )
-    store, name, nonce, ttl, kept = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    return Transfer(str(store), str(name), str(nonce), float(ttl), float(kept))
+    store, name, nonce, ttl, min_hold_left = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return Transfer(str(store), str(name), str(nonce), float(ttl), float(min_hold_left))
 
 
 def _checksum(body: str) -> str:
     import hashlib
 
-    return hashlib.sha256(body.encode()).hexdigest()[:_CHECK]
+    return hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest()[:_CHECK]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from holdfast.errors import HoldfastError, UsageError
 
@@ -118,6 +118,33 @@ class ForThreads:
             )
 
         __aexit__ = __aenter__  # `async with` loads both before it calls the first
+
+
+class ThreadBlocks(ForThreads):
+    """`with` on a lease: the part that Lease and LeaseAll share."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        self.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._exit_block(error)
+        except HoldfastError:
+            raise
+        except BaseException:
+            self._interrupted_exit()
+            raise
+
+    if TYPE_CHECKING:
+
+        def check(self) -> None: ...
+        def _exit_block(self, error: BaseException | None) -> None: ...
+        def _interrupted_exit(self) -> None: ...
 
 
 class ForTasks:

@@ -9,7 +9,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
 
 from holdfast.core.events import logger
 from holdfast.core.ports import IdleCallbacks
@@ -24,7 +23,7 @@ now: Callable[[], float] = (
 )
 
 
-process_ends = False  # if True: from Python 3.12 on, no thread can be started any more
+process_ends = False  # True at the end of the process: from Python 3.12 on, no thread can be started then
 
 CLOCK_CHECK_INTERVAL = 1.0  # seconds: the longest timer of the kernel, which does not count the time of a suspend
 
@@ -34,12 +33,12 @@ def nonce() -> str:
     try:
         return spare_nonces.pop()  # atomic
     except IndexError:
-        mine, *others = os.urandom(16 * _NONCES_AT_ONCE).hex(" ", 16).split()
+        first, *others = os.urandom(16 * _NONCES_AT_ONCE).hex(" ", 16).split()
         spare_nonces.extend(others)
-        return mine
+        return first
 
 
-# One system call for many nonces, because a system call for each is measurable.
+# One system call gives many nonces, because a system call for each would take a noticeable part of an acquire.
 spare_nonces: list[str] = []
 _NONCES_AT_ONCE = 64
 
@@ -103,12 +102,17 @@ def call_user(function: Callable[[], object]) -> object:
         return None
 
 
-class Forkable(Protocol):
-    """An object that is called at forks."""
+class Forkable:
+    """A base of objects that have work to do at a fork."""
 
-    def _before_fork(self) -> None: ...
-    def _after_fork_in_parent(self) -> None: ...
-    def _after_fork(self) -> None: ...
+    def _before_fork(self) -> None:
+        """Called in the parent before a fork."""
+
+    def _after_fork_in_parent(self) -> None:
+        """Called in the parent after a fork."""
+
+    def _after_fork(self) -> None:
+        """Called in the forked child."""
 
 
 _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()

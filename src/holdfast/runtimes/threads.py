@@ -196,7 +196,7 @@ class Dispatcher:
         return not self._is_running and not self._calls
 
     def post(self, call: Callable[[], object]) -> None:
-        """Call a function soon. If no thread can be started, the next `post` or `drain` calls it."""
+        """Call a function soon. If no thread can be started, it stays queued until the next `post` or `drain`."""
         if len(self._calls) >= self.calls_max:
             self._dropped += 1
             return
@@ -253,7 +253,7 @@ system.after_fork_in_child(log_dispatcher.reset)
 
 @atexit.register
 def flush_log(seconds: float = DRAIN_MAX) -> None:
-    """Wait until the log handlers have received all earlier records, but no longer than this."""
+    """Wait until the log handlers have received all earlier records, or this time is over."""
     run_sync(log_dispatcher.drain(system.now() + seconds))
 
 
@@ -282,7 +282,7 @@ class ThreadRuntime(system.SystemRuntime):
         self._events = Dispatcher("events")
 
     def has_ended(self, caller: Caller | None) -> bool:
-        # The calling thread ends the process.
+        # The calling thread is the one that ends the process, so no more code runs under its leases.
         return caller is None or caller is self.caller()
 
     async def sleep(self, seconds: float) -> None:

@@ -312,7 +312,7 @@ class Client(ForThreads, BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
             BackendError: no answer. If the lease was adopted, it is released in the background.
         """
         lock, transfer = self._prepare_adoption(text, options)
-        return run_sync(self._engine.adopt(lock, transfer.nonce, transfer.kept))
+        return run_sync(self._engine.adopt(lock, transfer.nonce, transfer.min_hold_left))
 
     def inspect(self, name: str) -> LockInfo:
         """The holders and waiters of the lock, in order, according to the server.

@@ -16,7 +16,6 @@ from typing import (
 )
 
 from holdfast.core.decorators import Plan, WithLease, refuse_coroutine, show_signature, spec_of, with_lease
-from holdfast.core.leases import Phase
 from holdfast.core.periods import claim
 from holdfast.errors import AcquireTimeout
 from holdfast.runtimes.threads import run_sync
@@ -102,7 +101,7 @@ def decorated(
             return skipped if on_busy is None else on_busy(error)
         except BaseException:
             # A KeyboardInterrupt just before the first instruction of __exit__. No other code can release the lease.
-            if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
+            if lease is not None and lease._depth == depth:
                 lease._engine.interrupted_exit(lease)
             raise
 

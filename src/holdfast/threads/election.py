@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Never, Self
+from typing import Never, Self
 
 from holdfast.core import elections, names
-from holdfast.core.elections import EVERY, Leader, Observation, OutageBackoff
-from holdfast.core.engine import Engine
-from holdfast.core.leases import Phase
+from holdfast.core.elections import EVERY, BaseElection, Leader, Observation, OutageBackoff
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AccessDenied, BackendError, ConfigurationError, LockLost, UsageError
@@ -17,7 +15,7 @@ from holdfast.runtimes.threads import run_sync
 from holdfast.threads.locks import Lease, Lock
 
 
-class Election(Lock):
+class Election(BaseElection[Lease], Lock):
     """The lock of that name, whose holder leads: the fence of its lease is the term.
 
     >>> import holdfast
@@ -29,6 +27,8 @@ class Election(Lock):
     ...     leader.meta, election.leader()
     ({'zone': 'a'}, None)
     """
+
+    _is_async = False
 
     def campaign(
         self,
@@ -70,21 +70,7 @@ class Election(Lock):
             BackendError: the store gave no answer, at the first poll or when the time was up.
         """
         seconds, limit = names.check_every(every), names.check_timeout(timeout)
-        return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
-
-    def on_change(self, callback: Callable[[Leader | None], object], *, every: Duration = EVERY) -> Callable[[], None]:
-        """Call `callback` with the present leader and each change, in the background. The returned function ends that.
-
-        There is one call for each item of `observe`, one at a time. An exception of `callback` is logged. An outage of
-        the store does not end the observation, not even at the first poll.
-
-        Raises:
-            ConfigurationError: an argument is refused.
-        """
-        elections.check_function("callback", callback, is_async=False)
-        observation = Observation(self._engine_if_open, self.name, names.check_every(every), None, is_patient=True)
-        self._client._engine.runtime.spawn(lambda: elections.report(observation, callback), "observer")
-        return observation.end
+        return _Changes(self._engine_if_open, self.name, seconds, limit)
 
     def run(self, work: Callable[[Lease], object]) -> None:
         """Campaign, call `work(lease)` while leading, resign when it returns; repeat this until `stop()`.
@@ -99,7 +85,7 @@ class Election(Lock):
             BackendError: the store gave no answer at the first campaign.
             ConfigurationError: `work` is a coroutine function for a Client, or a plain one for an AsyncClient.
         """
-        elections.check_function("work", work, is_async=False)
+        elections.check_callback("work", work, is_async=False)
         backoff = OutageBackoff(self.name)
         while not self.stopped:
             lease, depth = None, 0
@@ -124,7 +110,7 @@ class Election(Lock):
                 return
             except BaseException:
                 # A KeyboardInterrupt before the first instruction of the lease's `__enter__` or `__exit__`.
-                if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
+                if lease is not None and lease._depth == depth:
                     lease._engine.interrupted_exit(lease)
                 raise
 
@@ -136,32 +122,21 @@ class Election(Lock):
         """
         self._given_up = True
 
-    @property
-    def stopped(self) -> bool:
-        """`stop()` was called."""
-        return self._given_up
-
-    def _engine_if_open(self) -> Engine[Any] | None:
-        return None if self._client._closed else self._client._engine
-
     def _pause(self, seconds: float) -> None:
         with contextlib.suppress(UsageError):  # closed: the next campaign raises it
             engine = self._client._engine
             run_sync(engine.closing.wait(engine.runtime.now() + seconds))
 
 
-class _Changes:
+class _Changes(Observation):
     """An iterator class, because a generator would be finished after an interrupt."""
-
-    def __init__(self, observation: Observation) -> None:
-        self._observation = observation
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Leader | None:
-        if run_sync(self._observation.changed()):
-            return self._observation.leader
+        if run_sync(self.changed()):
+            return self.leader
         raise StopIteration
 
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Never, Self
+from typing import Never
 
 from holdfast.base_client import BaseLockAll, check_renewal
 from holdfast.core import names
-from holdfast.core.acquire_all import Part, acquire_all
-from holdfast.core.lease_groups import LeaseGroup, interrupted_exit, release_after_body, release_all, renew_all
+from holdfast.core.lease_groups import LeaseGroup, release_after_body, release_all, renew_all
 from holdfast.core.leases import AcquireResult
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
-from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, entered_block
+from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, ThreadBlocks, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
-from holdfast.threads.locks import Lease, Lock
 
 
-class LeaseAll(ForThreads, LeaseGroup):
+class LeaseAll(ThreadBlocks, LeaseGroup):
     """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ()
@@ -54,21 +50,6 @@ class LeaseAll(ForThreads, LeaseGroup):
         first = self._leases[0]
         return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
 
-    def __enter__(self) -> Self:
-        self.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._exit_block(error)
-        except HoldfastError:
-            raise
-        except BaseException:
-            self._interrupted_exit()
-            raise
-
     def _exit_block(self, error: BaseException | None) -> None:
         try:
             run_sync(release_after_body(self))
@@ -78,10 +59,11 @@ class LeaseAll(ForThreads, LeaseGroup):
             error.add_note(f"holdfast: {also}")  # the error of the body is raised
 
     def _interrupted_exit(self) -> None:
-        interrupted_exit(self)
+        for lease in self._leases:
+            lease._engine.interrupted_exit(lease)
 
 
-class LockAll(ForThreads, BaseLockAll[LeaseAll, Lock]):
+class LockAll(ForThreads, BaseLockAll[LeaseAll]):
     """Several named locks, acquired as one. Threads can share one object, because the state is in the leases."""
 
     def acquire(
@@ -125,12 +107,4 @@ class LockAll(ForThreads, BaseLockAll[LeaseAll, Lock]):
 
     def _try(self, timeout: float | None) -> AcquireResult[LeaseAll]:
         warn_inside_loop()
-        caller = self._caller()
-        parts = [Part(lock._client._engine, lock) for lock in self._locks]
-
-        def together(leases: Sequence[Lease]) -> LeaseAll:
-            made = LeaseAll(leases, self._spec.on_lost, parts[0].engine.runtime)
-            self._keep(caller, made)
-            return made
-
-        return run_sync(acquire_all(parts, timeout, together, caller))
+        return run_sync(self._acquire_all(LeaseAll, timeout, self._caller()))

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Never,
-    Self,
-)
+from typing import TYPE_CHECKING, Never
 
 from holdfast.base_client import BaseRWLock, check_renewal, check_transfer, transfer_text
 from holdfast.core import names
@@ -16,15 +11,14 @@ from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes import threads as runtime
-from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, entering
+from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, ThreadBlocks, entering
 from holdfast.runtimes.threads import run_sync, suspended
 
 if TYPE_CHECKING:
-    from holdfast.core.ports import Caller
     from holdfast.threads.client import Client
 
 
-class Lease(ForThreads, BaseLease):
+class Lease(ThreadBlocks, BaseLease):
     """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ()
@@ -84,21 +78,6 @@ class Lease(ForThreads, BaseLease):
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""
         return run_sync(self._engine.wait_lost(self, names.check_timeout(timeout)))
 
-    def __enter__(self) -> Self:
-        self.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._exit_block(error)
-        except HoldfastError:
-            raise
-        except BaseException:
-            self._interrupted_exit()
-            raise
-
     def _exit_block(self, error: BaseException | None) -> None:
         engine = self._engine
         coroutine = engine.release_straight(engine, self, after_body=True)
@@ -120,7 +99,7 @@ class Lock(ForThreads, BaseLock[Lease]):
 
     def __init__(self, client: Client, spec: LockSpec, timeout: float | None) -> None:
         super().__init__(spec, timeout)
-        self._client = client
+        self._client: Client = client
 
     def acquire(
         self,
@@ -170,9 +149,6 @@ class Lock(ForThreads, BaseLock[Lease]):
         return lease
 
     __exit__ = ExitOfBlock(ThreadBlock)
-
-    def _caller(self) -> Caller:
-        return self._client._engine.runtime.caller()
 
     def _try(self, timeout: float | None) -> AcquireResult[Lease]:
         if runtime.running_loop is None or runtime.running_loop() is not None:

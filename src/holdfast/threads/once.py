@@ -7,9 +7,8 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from holdfast.core.decorators import check_function, refuse_coroutine, show_signature, text_for, with_lease
-from holdfast.core.leases import Phase
-from holdfast.core.once import OnceCall, OnceInfo, OncePlan, Outcome, check_key, inspect_once
+from holdfast.core.decorators import WithLease, check_function, refuse_coroutine, show_signature, text_for, with_lease
+from holdfast.core.once import BaseOnce, OnceCall, OnceInfo, Outcome, check_key, inspect_once
 from holdfast.errors import AcquireTimeout, LockLost
 from holdfast.runtimes.threads import run_sync
 from holdfast.threads.locks import Lock
@@ -22,20 +21,10 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-class Once(Generic[D]):
+class Once(BaseOnce, Generic[D]):
     """A key: of all calls with it, one runs. Use `run`, or the object as a decorator."""
 
-    def __init__(self, client: Callable[[], Client], plan: OncePlan) -> None:
-        self._client = client
-        self._plan = plan
-
-    @property
-    def key(self) -> str:
-        """The key, or its template."""
-        return self._plan.key
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"
+    _client: Callable[[], Client]
 
     def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | D]:
         """Call the function with these arguments, if no call with this key has run. The key is used literally.
@@ -51,8 +40,8 @@ class Once(Generic[D]):
             BackendUnavailable: no answer; the function has not run.
         """
         check_function(function, self._plan.lease, is_async=False, decorator="once")
-        call = None if self._plan.lease is None else with_lease(function, self._plan.lease)
-        return self._run(self._plan.key, self._plan.check, "", function, call, args, kwargs)
+        call_with_lease = None if self._plan.lease is None else with_lease(function, self._plan.lease)
+        return self._run(self._plan.key, self._plan.check, "", function, call_with_lease, args, kwargs)
 
     def inspect(self) -> OnceInfo | None:
         """The record of this key, according to the server; None if there is none."""
@@ -66,7 +55,7 @@ class Once(Generic[D]):
         """
         plan = self._plan
         _, visible_signature = check_function(function, plan.lease, is_async=False, decorator="once")
-        call = None if plan.lease is None else with_lease(function, plan.lease)
+        call_with_lease = None if plan.lease is None else with_lease(function, plan.lease)
         key_of = text_for(plan.key, function, visible_signature, "key")
         check_of = None if plan.check is None else text_for(plan.check, function, visible_signature, "check")
 
@@ -74,7 +63,7 @@ class Once(Generic[D]):
         def once_function(*args: P.args, **kwargs: P.kwargs) -> T | D:
             key = check_key(key_of if isinstance(key_of, str) else key_of(args, kwargs))
             check = check_of(args, kwargs) if callable(check_of) else check_of
-            outcome: Outcome[T | D] = self._run(key, check, plan.key, function, call, args, kwargs)
+            outcome: Outcome[T | D] = self._run(key, check, plan.key, function, call_with_lease, args, kwargs)
             return outcome.value
 
         show_signature(once_function, visible_signature)
@@ -86,7 +75,7 @@ class Once(Generic[D]):
         check: str | None,
         group: str,
         function: Callable[..., Any],
-        with_lease: Callable[[object, tuple[Any, ...], dict[str, Any]], Any] | None,
+        call_with_lease: WithLease[Any] | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Outcome[Any]:
@@ -101,7 +90,11 @@ class Once(Generic[D]):
                 run_sync(call.start(lease))
                 if call.outcome is None:
                     try:
-                        value = function(*args, **kwargs) if with_lease is None else with_lease(lease, args, kwargs)
+                        value = (
+                            function(*args, **kwargs)
+                            if call_with_lease is None
+                            else call_with_lease(lease, args, kwargs)
+                        )
                         if isinstance(value, CoroutineType):  # of a function that is no coroutine function
                             value.close()
                             refuse_coroutine(function, "once")
@@ -114,11 +107,11 @@ class Once(Generic[D]):
                 raise
             return call.busy(error)
         except LockLost:
-            if call.outcome is None:  # else the record has decided, which needs no lease
+            if call.outcome is None:  # otherwise the record has decided the outcome, and the loss does not matter
                 raise
         except BaseException:
             # A KeyboardInterrupt just before the first instruction of __exit__. No other code can release the lease.
-            if lease is not None and lease._phase is Phase.HELD:
+            if lease is not None:
                 lease._engine.interrupted_exit(lease)
             raise
         return cast("Outcome[Any]", call.outcome)

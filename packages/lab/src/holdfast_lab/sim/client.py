@@ -250,7 +250,7 @@ class SimClient:
         adopts = self._recorder.call_of(transfer.nonce)
         self._add(h.AcquireStarted(self._world.now, client, call, lock.name, adopts=adopts, caller=self._caller))
         try:
-            lease = await self.engine.adopt(lock, transfer.nonce, transfer.kept)
+            lease = await self.engine.adopt(lock, transfer.nonce, transfer.min_hold_left)
         except BaseException as error:
             self._add(h.AcquireFailed(self._world.now, client, call, lock.name, _failure_of(error)))
             raise

@@ -94,7 +94,7 @@ async def retry_while_busy(attempt: Callable[[], Awaitable[T]], file: LockFile, 
         pause = min(2 * pause, _RETRY_MAX)
 
 
-class LockFile:
+class LockFile(system.Forkable):
     """The lock file of one client."""
 
     _unusable_paths: set[str] = set()  # noqa: RUF012 (of the process: paths that a forked child cannot use)
@@ -215,11 +215,8 @@ class LockFile:
             self._forking = None
             self._mutex.release()
 
-    def _after_fork(self) -> None:
-        """In the child: nothing, because our client calls `abandon`."""
-
     def abandon(self) -> None:
-        """In the child: drop the inherited session and connection."""
+        """In the child, where our client calls it: drop the inherited session and connection."""
         if self.session is not None:
             self.session.abandon()  # or this process would keep the parent's session alive
         if self._connection is None:
