@@ -223,21 +223,29 @@ class _Recorder:
 
 
 def _run_worker(session: pytest.Session, channel: Connection, name: str) -> NoReturn:
+    pid = os.getpid()
+    # A child that a test forks has a copy of the channel. If that stayed open, the parent would wait for the child too.
+    os.register_at_fork(after_in_child=channel.close)
     try:
-        _join(session.config, name)
-        _run_tests(session, channel)
-    except KeyboardInterrupt:
-        with contextlib.suppress(OSError):  # the parent that sent the interrupt has closed the channel
-            channel.send(traceback.format_exc())
-    except BaseException:  # the parent raises it
-        with contextlib.suppress(OSError):
-            channel.send(WorkerError(f"in worker {name}: {traceback.format_exc()}"))
+        try:
+            _join(session.config, name)
+            _run_tests(session, channel)
+        except KeyboardInterrupt:
+            with contextlib.suppress(OSError):  # the parent that sent the interrupt has closed the channel
+                channel.send(traceback.format_exc())
+        except BaseException:  # the parent raises it
+            with contextlib.suppress(OSError):
+                channel.send(WorkerError(f"in worker {name}: {traceback.format_exc()}"))
+        finally:
+            if os.getpid() == pid:
+                with contextlib.suppress(BaseException):  # after an interrupt
+                    session._setupstate.teardown_exact(None)
+                channel.close()
+                atexit._run_exitfuncs()  # ends servers
     finally:
-        with contextlib.suppress(BaseException):  # after an interrupt
-            session._setupstate.teardown_exact(None)
-        channel.close()
-        atexit._run_exitfuncs()  # ends servers
-        os._exit(0)
+        # In a block of its own, because after an interrupt of the clean-up this process must not continue as its
+        # parent. Nor must a child in which a test has ended.
+        os._exit(0 if os.getpid() == pid else 1)
 
 
 def _join(config: pytest.Config, name: str) -> None:
