@@ -1,4 +1,4 @@
-"""Hazard: `make test` reports fewer failures than there are, because its workers lose one or run no test, or never ends."""
+"""Hazard: `make test` does not end, or reports fewer failures than there are: workers lose one, or run no test."""
 
 from __future__ import annotations
 
@@ -107,6 +107,12 @@ def test_each_test_runs_once_and_every_problem_is_reported(tmp_path: Path) -> No
     assert len({pid for pids in ran.values() for pid in pids}) > 1
 
 
+def test_a_report_in_xml_has_each_problem(tmp_path: Path) -> None:
+    run(tmp_path, "--junit-xml", "report.xml")
+
+    assert 'errors="1" failures="5" skipped="0" tests="50"' in (tmp_path / "report.xml").read_text()
+
+
 def test_each_worker_ends_its_fixtures(tmp_path: Path) -> None:
     run(tmp_path, "-k", "many or failing")
 
@@ -194,8 +200,6 @@ def test_second():
 
 
 def test_an_interrupt_of_a_worker_that_ends_interrupts_no_other_worker(tmp_path: Path) -> None:
-    output = run_files(
-        tmp_path, "--workers", "2", test_first=WAITS_FOR_END, test_second=INTERRUPTS_ITS_END, status=0
-    )
+    output = run_files(tmp_path, "--workers", "2", test_first=WAITS_FOR_END, test_second=INTERRUPTS_ITS_END, status=0)
 
     assert "2 passed" in output

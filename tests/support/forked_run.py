@@ -70,6 +70,15 @@ class _Worker:
     sent: list[int] = field(default_factory=list)  # the test that runs, and the next one
     has_all: bool = False  # None was sent
 
+    # The attributes that reports of pytest-xdist have, by which the terminal reporter shows the worker.
+    @property
+    def gateway(self) -> SimpleNamespace:
+        return SimpleNamespace(id=self.name)
+
+    @property
+    def _workerinfocache(self) -> str:
+        return f"worker {self.name}"
+
 
 class _Parent:
     def __init__(self, session: pytest.Session) -> None:
@@ -156,8 +165,7 @@ class _Parent:
         self._send_next(worker)
 
     def _report(self, worker: _Worker, report: Any) -> None:
-        # pytest-xdist sets these attributes too. The terminal reporter shows the worker that they name.
-        report.node = SimpleNamespace(gateway=SimpleNamespace(id=worker.name), _workerinfocache=f"worker {worker.name}")
+        report.node = worker  # as pytest-xdist does; the same object for each report, because the XML report hashes it
         self._config.hook.pytest_runtest_logreport(report=report)
         if report.when == "teardown":
             self._config.hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
