@@ -203,3 +203,19 @@ def test_an_interrupt_of_a_worker_that_ends_interrupts_no_other_worker(tmp_path:
     output = run_files(tmp_path, "--workers", "2", test_first=WAITS_FOR_END, test_second=INTERRUPTS_ITS_END, status=0)
 
     assert "2 passed" in output
+
+
+DIES_AT_EXIT = """
+import atexit, os
+
+
+def test_last():
+    atexit.register(os._exit, 4)
+"""
+
+
+def test_a_worker_that_dies_after_its_last_test_fails_the_run(tmp_path: Path) -> None:
+    output = run_files(tmp_path, "--workers", "2", test_last=DIES_AT_EXIT, status=pytest.ExitCode.INTERNAL_ERROR)
+
+    assert "a worker ended with 4 after its tests" in output
+    assert "1 passed" in output

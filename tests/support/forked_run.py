@@ -105,8 +105,9 @@ class _Parent:
             for worker in self._workers:  # after an error or an interrupt, or enough failures
                 worker.channel.close()
                 os.kill(worker.pid, signal.SIGINT)
-            for pid in self._pids:
-                os.waitpid(pid, 0)
+            statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in self._pids]
+        if any(statuses):
+            raise WorkerError(f"a worker ended with {next(filter(None, statuses))} after its tests")
 
     def _start(self, block: list[int]) -> None:
         name, (ours, theirs) = next(self._names), Pipe()
