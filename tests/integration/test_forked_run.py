@@ -219,3 +219,38 @@ def test_a_worker_that_dies_after_its_last_test_fails_the_run(tmp_path: Path) ->
 
     assert "a worker ended with 4 after its tests" in output
     assert "1 passed" in output
+
+
+NOTES_OLD_FOLDERS = """
+import getpass, os
+from pathlib import Path
+
+pytest_plugins = ["tests.support.forked_run"]
+OLD = Path(os.environ["PYTEST_DEBUG_TEMPROOT"], f"pytest-of-{getpass.getuser()}", "pytest-0")
+
+
+def pytest_configure():
+    OLD.mkdir(0o700, parents=True)
+    for number in range(1, 9):
+        OLD.with_name(f"pytest-{number}").mkdir(0o700)
+    OLD.parent.chmod(0o700)
+
+
+def pytest_sessionfinish():  # after the end of the workers
+    print(f"kept by the workers: {OLD.exists()}")
+
+
+def pytest_unconfigure():
+    print(f"kept by the parent: {OLD.exists()}")
+"""
+
+
+def test_only_the_parent_deletes_the_folders_of_earlier_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(tmp_path))
+
+    output = run_files(
+        tmp_path, "-s", "--workers", "2", conftest=NOTES_OLD_FOLDERS, test_it="def test_it(): pass", status=0
+    )
+
+    assert "kept by the workers: True" in output
+    assert "kept by the parent: False" in output

@@ -263,6 +263,7 @@ def _join(config: pytest.Config, name: str) -> None:
     run = folders.getbasetemp()
     folders._basetemp = run / f"worker-{name}"
     folders._basetemp.mkdir(mode=0o700)
+    folders._exit_stack.pop_all()  # the parent deletes the folders of earlier runs
     join_run(run)
     config.pluginmanager.unregister(name="terminalreporter")
 
