@@ -6,7 +6,8 @@ the beginning and needs that time again. A forked process has the collected test
 Each worker begins with a block of neighbouring tests, which share servers. A worker that has run its block continues
 with about half of the largest block that is left. The parent sends the index of a test one test ahead, because pytest
 ends those fixtures that the next test does not use; None means that no test is left. The worker answers with a `Result`
-for each test. A worker that dies fails the test that it ran; another one is forked for the rest of its block.
+for each test. A worker that dies fails the test that it ran; another one is forked for the rest of its block. A worker
+that dies after its last test ends the run with an error.
 """
 
 from __future__ import annotations
