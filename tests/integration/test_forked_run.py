@@ -254,3 +254,35 @@ def test_only_the_parent_deletes_the_folders_of_earlier_runs(tmp_path: Path, mon
 
     assert "kept by the workers: True" in output
     assert "kept by the parent: False" in output
+
+
+INTERRUPTS_FIRST_WORKER = """
+import os, signal
+from pathlib import Path
+
+pytest_plugins = ["tests.support.forked_run"]
+
+
+def interrupt():
+    if not Path("interrupted").exists():
+        Path("interrupted").touch()
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+os.register_at_fork(after_in_child=interrupt)
+"""
+TWO_TESTS = """
+def test_first():
+    pass
+
+
+def test_second():
+    pass
+"""
+
+
+def test_an_interrupt_of_a_worker_at_its_start_is_reported(tmp_path: Path) -> None:
+    output = run_files(tmp_path, "--workers", "1", conftest=INTERRUPTS_FIRST_WORKER, test_it=TWO_TESTS, status=1)
+
+    assert "1 failed, 1 passed" in output
+    assert "KeyboardInterrupt" in output

@@ -112,17 +112,23 @@ class _Parent:
 
     def _start(self, block: list[int]) -> None:
         name, (ours, theirs) = next(self._names), Pipe()
-        with _without_capture(self._config):
-            sys.stdout.flush()
-            pid = os.fork()
-        if not pid:
-            for channel in (ours, *(worker.channel for worker in self._workers)):
-                channel.close()
-            _run_worker(self._session, theirs, name)
-        theirs.close()
-        self._pids.append(pid)
-        worker = _Worker(name, pid, ours, block)
-        self._workers.append(worker)
+        # Python ignores an interrupt in a function that runs at the fork. After one in the lines that follow, the child
+        # would continue as the parent. `_run_worker` lets interrupts arrive again.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            with _without_capture(self._config):
+                sys.stdout.flush()
+                pid = os.fork()
+            if not pid:
+                for channel in (ours, *(worker.channel for worker in self._workers)):
+                    channel.close()
+                _run_worker(self._session, theirs, name)
+            theirs.close()
+            self._pids.append(pid)
+            worker = _Worker(name, pid, ours, block)
+            self._workers.append(worker)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         self._send_next(worker)
         self._send_next(worker)
 
@@ -238,6 +244,7 @@ def _run_worker(session: pytest.Session, channel: Connection, name: str) -> NoRe
     os.register_at_fork(after_in_child=channel.close)
     try:
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             _join(session.config, name)
             _run_tests(session, channel)
         except KeyboardInterrupt:
