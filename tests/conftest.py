@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Slow tests are first, then tests that compute. Such a test takes many times as long on a busy machine, so it
     has a longer limit.
     """
-    if not config.getoption("--all-methods") and not config.option.markexpr:
+    if not config.getoption("--all-methods") and "extra" not in config.option.markexpr:
         named_files = [argument for argument in config.args if argument.partition("::")[0].endswith(".py")]
         extra = [item for item in items if item.get_closest_marker("extra") is not None and not named_files]
         config.hook.pytest_deselected(items=extra)

@@ -6,7 +6,8 @@ the beginning and needs that time again. A forked process has the collected test
 Each worker begins with a block of neighbouring tests, which share servers. A worker that has run its block continues
 with about half of the largest block that is left. The parent sends the index of a test one test ahead, because pytest
 ends those fixtures that the next test does not use; None means that no test is left. The worker answers with a `Result`
-for each test. A worker that dies fails the test that it ran; another one is forked for the rest of its block.
+for each test. A worker that dies fails the test that it ran; another one is forked for the rest of its block. A worker
+that dies after its last test ends the run with an error.
 """
 
 from __future__ import annotations
@@ -70,6 +71,15 @@ class _Worker:
     sent: list[int] = field(default_factory=list)  # the test that runs, and the next one
     has_all: bool = False  # None was sent
 
+    # The attributes that reports of pytest-xdist have, by which the terminal reporter shows the worker.
+    @property
+    def gateway(self) -> SimpleNamespace:
+        return SimpleNamespace(id=self.name)
+
+    @property
+    def _workerinfocache(self) -> str:
+        return f"worker {self.name}"
+
 
 class _Parent:
     def __init__(self, session: pytest.Session) -> None:
@@ -96,22 +106,29 @@ class _Parent:
             for worker in self._workers:  # after an error or an interrupt, or enough failures
                 worker.channel.close()
                 os.kill(worker.pid, signal.SIGINT)
-            for pid in self._pids:
-                os.waitpid(pid, 0)
+            statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in self._pids]
+        if any(statuses):
+            raise WorkerError(f"a worker ended with {next(filter(None, statuses))} after its tests")
 
     def _start(self, block: list[int]) -> None:
         name, (ours, theirs) = next(self._names), Pipe()
-        with _without_capture(self._config):
-            sys.stdout.flush()
-            pid = os.fork()
-        if not pid:
-            for channel in (ours, *(worker.channel for worker in self._workers)):
-                channel.close()
-            _run_worker(self._session, theirs, name)
-        theirs.close()
-        self._pids.append(pid)
-        worker = _Worker(name, pid, ours, block)
-        self._workers.append(worker)
+        # Python ignores an interrupt in a function that runs at the fork. After one in the lines that follow, the child
+        # would continue as the parent. `_run_worker` lets interrupts arrive again.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            with _without_capture(self._config):
+                sys.stdout.flush()
+                pid = os.fork()
+            if not pid:
+                for channel in (ours, *(worker.channel for worker in self._workers)):
+                    channel.close()
+                _run_worker(self._session, theirs, name)
+            theirs.close()
+            self._pids.append(pid)
+            worker = _Worker(name, pid, ours, block)
+            self._workers.append(worker)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         self._send_next(worker)
         self._send_next(worker)
 
@@ -156,8 +173,7 @@ class _Parent:
         self._send_next(worker)
 
     def _report(self, worker: _Worker, report: Any) -> None:
-        # pytest-xdist sets these attributes too. The terminal reporter shows the worker that they name.
-        report.node = SimpleNamespace(gateway=SimpleNamespace(id=worker.name), _workerinfocache=f"worker {worker.name}")
+        report.node = worker  # as pytest-xdist does; the same object for each report, because the XML report hashes it
         self._config.hook.pytest_runtest_logreport(report=report)
         if report.when == "teardown":
             self._config.hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
@@ -223,21 +239,30 @@ class _Recorder:
 
 
 def _run_worker(session: pytest.Session, channel: Connection, name: str) -> NoReturn:
+    pid = os.getpid()
+    # A child that a test forks has a copy of the channel. If that stayed open, the parent would wait for the child too.
+    os.register_at_fork(after_in_child=channel.close)
     try:
-        _join(session.config, name)
-        _run_tests(session, channel)
-    except KeyboardInterrupt:
-        with contextlib.suppress(OSError):  # the parent that sent the interrupt has closed the channel
-            channel.send(traceback.format_exc())
-    except BaseException:  # the parent raises it
-        with contextlib.suppress(OSError):
-            channel.send(WorkerError(f"in worker {name}: {traceback.format_exc()}"))
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            _join(session.config, name)
+            _run_tests(session, channel)
+        except KeyboardInterrupt:
+            with contextlib.suppress(OSError):  # the parent that sent the interrupt has closed the channel
+                channel.send(traceback.format_exc())
+        except BaseException:  # the parent raises it
+            with contextlib.suppress(OSError):
+                channel.send(WorkerError(f"in worker {name}: {traceback.format_exc()}"))
+        finally:
+            if os.getpid() == pid:
+                with contextlib.suppress(BaseException):  # after an interrupt
+                    session._setupstate.teardown_exact(None)
+                channel.close()
+                atexit._run_exitfuncs()  # ends servers
     finally:
-        with contextlib.suppress(BaseException):  # after an interrupt
-            session._setupstate.teardown_exact(None)
-        channel.close()
-        atexit._run_exitfuncs()  # ends servers
-        os._exit(0)
+        # In a block of its own, because after an interrupt of the clean-up this process must not continue as its
+        # parent. Nor must a child in which a test has ended.
+        os._exit(0 if os.getpid() == pid else 1)
 
 
 def _join(config: pytest.Config, name: str) -> None:
@@ -246,6 +271,7 @@ def _join(config: pytest.Config, name: str) -> None:
     run = folders.getbasetemp()
     folders._basetemp = run / f"worker-{name}"
     folders._basetemp.mkdir(mode=0o700)
+    folders._exit_stack.pop_all()  # the parent deletes the folders of earlier runs
     join_run(run)
     config.pluginmanager.unregister(name="terminalreporter")
 

@@ -279,6 +279,7 @@ def join_run(folder: Path) -> None:
     global _run
     users = open(folder / "users", "w")  # noqa: SIM115  (open until the end of the process)
     fcntl.flock(users, fcntl.LOCK_SH)
+    os.register_at_fork(after_in_child=users.close)  # a child that a test has left must not keep the lock
     _run = _Run(folder, users)
 
 

@@ -1133,6 +1133,8 @@ class Engine(Generic[L]):
             if self._end(lease, "its client was closed", "closed"):
                 self._keeper.schedule(lease._claim)
         for claim, _, _ in list(self._acquiring.values()):
+            if claim.path is not None:  # its request may arrive after the release, as one without an answer may
+                claim.unanswered = True
             self._keeper.schedule(claim)
         await self._keeper.flush(self.request_deadline(), lambda _: True)
         self._keeper.stop()

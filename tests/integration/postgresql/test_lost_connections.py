@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,8 +16,9 @@ import pytest
 import holdfast
 from holdfast import BackendError, BackendUnavailable
 from tests.integration.conftest import OpenClient
+from tests.support.postgresql.relay import Relay
 from tests.support.postgresql.servers import Server
-from tests.support.processes import eventually
+from tests.support.processes import PATIENCE, eventually
 
 TTL = 6.0
 
@@ -180,3 +183,55 @@ def test_backend_is_unavailable_when_no_server_listens(own_server: Server) -> No
             client.lock("a").acquire(timeout=0)
     finally:
         own_server.start()
+
+
+# At each line on stdin it does the next step.
+CLOSES_DURING_ACQUIRE = """
+import os, sys, threading
+import holdfast
+
+client = holdfast.Client(sys.argv[1])
+lock = client.lock("a")
+may_acquire = threading.Event()
+
+def acquire_again():
+    with lock:
+        pass
+    print("released", flush=True)
+    may_acquire.wait()
+    lock.acquire()
+
+threading.Thread(target=acquire_again, daemon=True).start()
+sys.stdin.readline()
+may_acquire.set()
+sys.stdin.readline()
+client.close()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("local_handover", ["yes", "no"])
+def test_a_request_that_arrives_after_its_client_was_closed_does_not_acquire(
+    local_handover: str, server: Server, url: str, open_client: OpenClient
+) -> None:
+    with Relay(server.port) as relay:
+        relayed = (
+            url.replace(f":{server.port}/", f":{relay.port}/") + f"&sslmode=disable&local_handover={local_handover}"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLOSES_DURING_ACQUIRE, relayed], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"released\n"
+            relay.hold_next_request()
+            os.write(process.stdin.fileno(), b"\n")
+            assert relay.is_holding.wait(PATIENCE)
+            os.write(process.stdin.fileno(), b"\n")
+        answers = relay.answers
+        relay.pass_held()
+        eventually(lambda: relay.answers > answers)
+
+    assert process.returncode == 0
+    assert open_client(url).inspect("a").holders == ()
