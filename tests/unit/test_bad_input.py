@@ -383,8 +383,8 @@ URLS: list[Any] = [
     # redlock
     ("redlock://a", "url names 1 nodes: with fewer than 3 none may fail, and a plain redis:// does the same for less; add nodes, or insist with nodes=any"),
     ("redlock://a,b", "url names 2 nodes: with fewer than 3 none may fail, and a plain redis:// does the same for less; add nodes, or insist with nodes=any"),
-    ("redlock://a,b,a", "url names the same server twice: each node must be one of its own"),
-    ("redlock://a,b,a/1", "url names the same server twice: each node must be one of its own"),
+    ("redlock://a,b,a", "url names the same server twice: each node must be a server of its own"),
+    ("redlock://a,b,a/1", "url names the same server twice: each node must be a server of its own"),
     ("redlock://a,,b", "url has an empty host name: redlock://host1:6379,host2:6379,host3:6379"),
     ("redlock://a,b,c:x", "url has a port that is no number from 1 to 65535; also write / ? # @ : in a user or password as %2F %3F %23 %40 %3A"),
     ("redlock://a,b,c/x", "url has a database that is no number: the path is /0, /1, …"),
