@@ -24,6 +24,7 @@ interrupts and cancellation apply unchanged: either the caller has the lease, or
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.clock import DRIFT
@@ -374,7 +375,10 @@ class LocalHandover:
                 if local.is_over or others_wait or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
                     fences = 0
         if fences and local is not None and successor is not None:
-            outcome = await self._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
+            outcome: Granted | Waiting | LeaseGone | None = None
+            # If nothing was changed, the release may still succeed: a server without memory refuses extensions only.
+            with suppress(BackendUnavailable):
+                outcome = await self._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
             with self._mutex:
                 if isinstance(outcome, Granted) and self._turn_of(claim) is local:
                     local.reserve(outcome, fences)
