@@ -226,7 +226,9 @@ class LocalHandover:
             if local is not None:
                 local.is_unpolled = False
             return claim.passed
-        if not queue or claim.ttl != active.ttl:
+        # A ticket that waits here already keeps its place, although a renewal may have changed the ttl of the lease.
+        is_queued = local is not None and claim.nonce in local.waiting
+        if not is_queued and (not queue or claim.ttl != active.ttl):
             claim.passable = False  # as a ticket of another client
             return None
         if local is None:
