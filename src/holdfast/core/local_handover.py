@@ -600,8 +600,9 @@ def _wake(claim: Claim) -> None:
 
 def without_caller(info: str) -> str:
     """The `info` of a ticket that several callers use, without the name of the one that requested it."""
-    start, mark, after_mark = info.partition(', "caller": "')
-    return f"{start}{after_mark.partition(chr(34))[2]}" if mark else info
+    client, meta_mark, meta = info.partition(', "meta": ')  # the user's meta may have such a key too
+    start, mark, after_mark = client.partition(', "caller": "')
+    return f"{start}{after_mark.partition(chr(34))[2]}{meta_mark}{meta}" if mark else info
 
 
 def with_waiting(info: str, callers: int) -> str:
