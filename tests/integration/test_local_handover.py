@@ -341,6 +341,26 @@ def test_locks_with_other_options_are_requested_from_the_server(
             future.result(PATIENCE)
 
 
+def test_a_caller_that_waits_here_gets_the_lock_after_a_renewal_has_changed_the_ttl(client: holdfast.Client) -> None:
+    lock = client.lock("a")
+    lease = take(lock)
+    waiting = acquiring(lock)
+    until_waiting(client, 1)
+    (claim,) = client._engine.local.queues["a"].waiting.values()  # type: ignore[union-attr]
+    eventually(lambda: claim.event is not None)
+    event = claim.event
+    assert event is not None
+
+    lease.renew(ttl=60)
+    event.set()  # it polls
+    eventually(lambda: claim.event not in (event, None))
+    lease.release()
+    waiting.result(PATIENCE).release()
+
+    assert_clean(client)
+    take(lock).release()
+
+
 def test_a_broken_lease_is_not_passed_on(client: holdfast.Client, strict_url: str, open_client: OpenClient) -> None:
     first = client.lock("a").acquire()
     assert first is not None

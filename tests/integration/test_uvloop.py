@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import pytest
 import holdfast
 from holdfast_lab.conformance.cases import Case
 from tests.conformance.backends import CASES
+from tests.support.processes import PATIENCE
+from tests.support.redis import shared as redis
 
 uvloop = pytest.importorskip("uvloop", reason="uvloop has no wheel for this Python")
 
@@ -32,6 +35,35 @@ def test_a_client_works_on_uvloop(case: Case, tmp_path: Path) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+def test_sys_exit_under_a_lock_ends_the_loop() -> None:
+    clients: list[holdfast.AsyncClient] = []
+    late: list[str] = []
+
+    async def main() -> None:
+        clients.append(holdfast.AsyncClient(redis.fresh_url()))
+        lock = clients[0].lock("one")
+        for _ in range(2):  # the second acquire uses the straight path
+            async with lock:
+                pass
+        async with lock:
+            sys.exit(3)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loop = runner.get_loop()
+
+        def stop_late() -> None:
+            late.append("the loop has not ended")
+            loop.stop()
+
+        timer = loop.call_later(PATIENCE, stop_late)
+        with pytest.raises(SystemExit):
+            runner.run(main())
+        timer.cancel()
+        runner.run(clients[0].close())
+
+    assert late == []
 
 
 async def _take_turns(client: holdfast.AsyncClient) -> list[int]:

@@ -24,6 +24,7 @@ interrupts and cancellation apply unchanged: either the caller has the lease, or
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.clock import DRIFT
@@ -68,16 +69,14 @@ class LocalQueue:
         "outage",
         "passes_left",
         "returning",
-        "server",
         "ttl",
         "usable_until",
         "waiting",
     )
 
-    def __init__(self, server: Claim) -> None:
+    def __init__(self, ttl: float) -> None:
         self.waiting: dict[str, Claim] = {}  # by nonce, in order
-        self.server = server  # the ticket on the server
-        self.ttl = server.ttl
+        self.ttl = ttl
         self.is_unpolled = False  # the active ticket has not polled the server since it became active
         self.begin(0)
 
@@ -187,7 +186,7 @@ class LocalHandover:
         with self._mutex:
             local = self.queues.get(claim.name)
             if local is None and ticket.reserved:  # the callers have given up, and the server shows the range
-                local = self.queues[claim.name] = LocalQueue(ticket)
+                local = self.queues[claim.name] = LocalQueue(ticket.ttl)
             if local is not None:
                 local.begin(len(local.waiting))
                 local.is_contended = claim.was_blocked or ticket.was_blocked
@@ -227,12 +226,17 @@ class LocalHandover:
             if local is not None:
                 local.is_unpolled = False
             return claim.passed
-        if not queue or claim.ttl != active.ttl:
+        # A ticket that waits here already keeps its place, although a renewal may have changed the ttl of the lease.
+        is_queued = local is not None and claim.nonce in local.waiting
+        if not is_queued and (not queue or claim.ttl != active.ttl):
             claim.passable = False  # as a ticket of another client
             return None
         if local is None:
-            local = self.queues[name] = LocalQueue(active.server or active)
-            self._repair(name)
+            local = self.queues[name] = LocalQueue((active.server or active).ttl)
+            # The straight path may have ended that ticket, without the mutex, before it could find this queue.
+            if self.active.get(name) is not active:
+                del self.queues[name]
+                return self._queue_locally(claim, queue)
         if local.outage is not None and not self._is_held(active):
             raise BackendUnavailable(backend=self._engine.backend.url, problem=local.outage.problem)
         local.waiting[claim.nonce] = claim
@@ -362,8 +366,8 @@ class LocalHandover:
         with self._mutex:
             if self._pass(claim):
                 return [True]
-            if self.active.get(claim.name) is claim:
-                local = self.queues[claim.name]
+            local = self._turn_of(claim)
+            if local is not None:
                 successor = next(iter(local.waiting.values()), None)
                 may_stay = local.passes_left > 0
                 fences = min(FENCES_MAX, len(local.waiting), local.passes_left if may_stay else FENCES_MAX)
@@ -373,7 +377,10 @@ class LocalHandover:
                 if local.is_over or others_wait or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
                     fences = 0
         if fences and local is not None and successor is not None:
-            outcome = await self._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
+            outcome: Granted | Waiting | LeaseGone | None = None
+            # If nothing was changed, the release may still succeed: a server without memory refuses extensions only.
+            with suppress(BackendUnavailable):
+                outcome = await self._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
             with self._mutex:
                 if isinstance(outcome, Granted) and self._turn_of(claim) is local:
                     local.reserve(outcome, fences)
@@ -404,8 +411,7 @@ class LocalHandover:
             with self._mutex:
                 if self.active.get(name) is claim:
                     self._promote(name, queued if is_known else None)
-                local = self.queues.get(name)
-                is_used = local is not None and local.server is queued
+                is_used = self._is_in_use(queued)
             if is_known and not is_used:  # the callers have given up, or the client was closed
                 self._engine._keeper.schedule(queued)
         except BaseException as error:
@@ -426,7 +432,8 @@ class LocalHandover:
         local = self.queues.get(name)
         if local is None or self.active.get(name) is not claim or not local.waiting or local.is_over:
             return False
-        if local.fence >= local.last or not _has_ttl_of(local, claim.server or claim, claim):
+        ticket = claim.server or claim
+        if local.fence >= local.last or not _has_ttl_of(local, ticket, claim):
             return False
         nonce = next(iter(local.waiting))
         successor = local.waiting[nonce]
@@ -437,7 +444,7 @@ class LocalHandover:
         local.fence += 1
         local.passes_left -= 1
         successor.passed = passed
-        successor.server = local.server
+        successor.server = ticket
         successor.is_granted = True
         self.active[name] = successor
         claim.is_passed_on = True
@@ -483,8 +490,12 @@ class LocalHandover:
         active = self.active.get(name)
         if active is not None:
             _wake(active)  # an interrupted release may have passed the lease on without waking the new holder
-        is_in_use = local.server is ticket and self.queues.get(name) is local
-        return None if is_in_use or claim.is_passed_on else ticket
+        return None if claim.is_passed_on or self._is_in_use(ticket) else ticket
+
+    def _is_in_use(self, ticket: Claim) -> bool:
+        """Whether the active ticket of this lock is this one, or uses it on the server."""
+        active = self.active.get(ticket.name)
+        return active is not None and (active.server or active) is ticket
 
     def promote(self, name: str) -> None:
         """A plain ticket has ended while others waited for it: the first of these becomes the active one."""
@@ -508,7 +519,6 @@ class LocalHandover:
         if ticket is not None:
             ticket.info = without_caller(ticket.info)
         local.is_unpolled = True
-        local.server = ticket or claim
         claim.server = ticket
         self.active[name] = claim
         del local.waiting[nonce]
@@ -590,8 +600,9 @@ def _wake(claim: Claim) -> None:
 
 def without_caller(info: str) -> str:
     """The `info` of a ticket that several callers use, without the name of the one that requested it."""
-    start, mark, after_mark = info.partition(', "caller": "')
-    return f"{start}{after_mark.partition(chr(34))[2]}" if mark else info
+    client, meta_mark, meta = info.partition(', "meta": ')  # the user's meta may have such a key too
+    start, mark, after_mark = client.partition(', "caller": "')
+    return f"{start}{after_mark.partition(chr(34))[2]}{meta_mark}{meta}" if mark else info
 
 
 def with_waiting(info: str, callers: int) -> str:

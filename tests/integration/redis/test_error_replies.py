@@ -141,6 +141,25 @@ def test_a_server_without_memory_grants_no_locks_but_releases_them(
     assert_free_and_clean(server, "held")
 
 
+def test_a_release_succeeds_without_memory_while_callers_of_the_client_wait(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server()
+    client = open_client(server.url)
+    local = client._engine.local
+    assert local is not None
+    lease = take(client.lock("one"))
+    waiting = acquiring(client.lock("one"))
+    eventually(lambda: "one" in local.queues and len(local.queues["one"].waiting) == 1)
+
+    server.call("CONFIG", "SET", "maxmemory", "1")
+    lease.release()
+
+    server.call("CONFIG", "SET", "maxmemory", "0")
+    waiting.result(PATIENCE).release()
+    assert_free_and_clean(server, "one")
+
+
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
 def test_a_server_that_may_evict_locks_is_refused_by_default(
     policy: str, start_server: StartServer, open_client: OpenClient

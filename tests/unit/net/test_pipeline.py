@@ -107,6 +107,30 @@ async def test_an_error_of_the_resumed_task_stays_in_the_task() -> None:
     assert problems == []
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_resumed_task_that_ends_the_program_ends_the_loop_and_raises_nothing_to_the_protocol(
+    error: type[BaseException],
+) -> None:
+    loop = asyncio.new_event_loop()
+    reply, steps = DirectReply(loop=loop), []
+
+    async def end() -> None:
+        raise error(await reply)
+
+    def deliver() -> None:
+        reply.resume(17)
+        steps.append("delivered")
+
+    task = loop.create_task(end())
+    loop.call_soon(deliver)
+    with pytest.raises(error):
+        loop.run_forever()
+
+    assert steps == ["delivered"]
+    assert isinstance(task.exception(), error)
+    loop.close()
+
+
 @pytest.mark.parametrize("how", ["result", "resume"])
 async def test_other_callbacks_are_called_once(how: str) -> None:
     reply = DirectReply(loop=asyncio.get_running_loop())

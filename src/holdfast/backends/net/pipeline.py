@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.poller import is_readable
@@ -89,7 +89,12 @@ class DirectReply(asyncio.Future[Any]):
         wakeup, self._wakeup = self._wakeup, None
         super().set_result(reply)
         if wakeup is not None:
-            self._context.run(wakeup, self)
+            try:
+                self._context.run(wakeup, self)
+            except (SystemExit, KeyboardInterrupt) as error:
+                # The task has raised it, to end the loop. uvloop treats an exception of a protocol as an error of the
+                # connection, and would continue.
+                self.get_loop().call_soon(_raise, error)
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: contextvars.Context | None = None) -> None:
         if self._wakeup is None and context is not None and not self.done():  # only a task passes a context
@@ -118,6 +123,10 @@ class DirectReply(asyncio.Future[Any]):
         wakeup, self._wakeup = self._wakeup, None
         if wakeup is not None:
             super().add_done_callback(wakeup, context=self._context)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 class Pipeline(LoopConnection, ABC, Generic[R]):

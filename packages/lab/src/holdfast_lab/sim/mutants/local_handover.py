@@ -147,10 +147,10 @@ class ReleasesQueuedTicket(LocalHandover):
         self, backend: QueuesAtRelease, claim: Claim, successor: Claim, deadline: float
     ) -> Sequence[bool | BackendError]:
         outcomes = await super()._release_and_queue(backend, claim, successor, deadline)
-        local = self.queues.get(claim.name)
-        if local is not None and local.server is not self.active.get(claim.name):
-            local.server.passable = False
-            self._engine._keeper.schedule(local.server)
+        active = self.active.get(claim.name)
+        if active is not None and active.server is not None:
+            active.server.passable = False
+            self._engine._keeper.schedule(active.server)
         return outcomes
 
 

@@ -34,7 +34,11 @@ if first then
       local last = string.format('%.0f', fence + count)
       redis.call('SET', watermark, last)
       fields = string.format('%.0f %s', kept, last)
-      about = start .. string.gsub(rest, ', "caller": "[^"]*"', '', 1)
+      local client = string.match(rest, '^(.-), "meta": ')  -- the user's meta may have a key "caller" too
+      if client then
+        rest = string.gsub(client, ', "caller": "[^"]*"', '', 1) .. string.sub(rest, #client + 1)
+      end
+      about = start .. rest
       message = string.format('%s %d', message, count)
     end
     hold(first, fence, since, fields, ttl, about)
