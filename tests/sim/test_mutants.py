@@ -20,6 +20,7 @@ CAUGHT_BY = {
     "local-one-pass-too-many": {"local passes"},
     "local-passes-for-callers-that-gave-up": {"local passes"},
     "local-gave-up-stays-active": {"steady progress"},
+    "local-forgets-waiting-callers": {"steady progress"},
     # A ticket that was released without an answer is refused for ten seconds.
     "local-queued-ticket-released": {"mutual exclusion", "growing fences", "steady progress"},
     "local-straight-stays-active": {"steady progress"},

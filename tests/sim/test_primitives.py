@@ -48,7 +48,7 @@ CASES = [
     for number, (backend, name) in enumerate(POSSIBLE)
     if "-" not in backend or name == "everything" or number % 3 == 0
 ]
-CALLERS = ("callers", "free_callers", "brief_callers")
+CALLERS = ("callers", "free_callers", "brief_callers", "callers_renew")
 LOCAL = [backend for backend in SERVERS if backend.endswith("-local")]
 CASES += [("memory", "callers"), *((backend, name) for backend in LOCAL for name in CALLERS)]
 

@@ -58,6 +58,7 @@ WORKLOADS = (
     "callers",
     "free_callers",
     "brief_callers",
+    "callers_renew",
     "everything",
 )
 

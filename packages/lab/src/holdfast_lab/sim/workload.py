@@ -66,6 +66,10 @@ WORKLOADS: Mapping[str, Workload] = {
     ),
     # The same for a very short time, so that a client uses the fences that a hand-over of another client has reserved.
     "brief_callers": Workload(clients=3, callers=4, rounds=40, hold_max=0.005, think_max=0.02, kinds=("lock",)),
+    # Callers wait while the holder changes the ttl of the lease.
+    "callers_renew": Workload(
+        clients=2, callers=4, hold_max=1.5, think_max=0.5, kinds=("lock",), primitives=(Primitive.RENEW_TTL.value,)
+    ),
     "everything": Workload(primitives=_MORE),
 }
 

@@ -140,6 +140,17 @@ class GaveUpStaysActive(LocalHandover):
             super()._promote(name, ticket)
 
 
+class ForgetsWaitingCallers(LocalHandover):
+    """A caller that waits in the process is treated as another client when a renewal has changed the holder's ttl."""
+
+    def _queue_locally(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
+        active = self.active.get(claim.name)
+        if active is not None and active is not claim and active.ttl != claim.ttl:
+            claim.passable = False
+            return None
+        return super()._queue_locally(claim, queue)
+
+
 class ReleasesQueuedTicket(LocalHandover):
     """The ticket that the end of a turn has queued is released, although a caller uses it now."""
 
@@ -294,6 +305,7 @@ LOCAL_HANDOVER = (
     _mutant("uses-fences-of-others", UsesFencesOfOthers, workload="brief_callers"),
     _mutant("passes-for-callers-that-gave-up", PassesForCallersThatGaveUp, workload="brief_callers"),
     _mutant("gave-up-stays-active", GaveUpStaysActive),
+    _mutant("forgets-waiting-callers", ForgetsWaitingCallers, workload="callers_renew"),
     _mutant("queued-ticket-released", ReleasesQueuedTicket, backend="postgresql-local"),
     _straight_mutant("stays-active", StraightStaysActive),
     _straight_mutant("refused-stays-active", StraightRefusedStaysActive),
