@@ -47,11 +47,11 @@ class Cluster(ServerCluster[Any, str]):
     def request(self, errors: Mapping[Node, BackendError], *, once: bool = False) -> tuple[Node, bool]:
         self.tried.clear()
 
-        async def work(node: Node, until: float) -> Node:
+        async def work(node: Node, until: float, repeated: bool) -> tuple[Node, bool]:  # noqa: FBT001
             self.tried[node] = until
             if node in errors:
                 raise errors[node]
-            return node
+            return node, repeated
 
         return run_sync(self._try_each(work, 130.0, once=once))
 
@@ -82,7 +82,7 @@ def test_another_server_that_was_avoided_does_not_change_the_order(cluster: Clus
     assert list(cluster.tried) == [A]
 
 
-def test_an_answer_reports_whether_an_earlier_server_may_still_execute_the_request(cluster: Cluster) -> None:
+def test_a_request_knows_whether_an_earlier_server_may_still_execute_the_request(cluster: Cluster) -> None:
     assert cluster.request({A: UNANSWERED}) == (B, True)
 
 

@@ -49,12 +49,12 @@ class ServerCluster(ABC, Generic[C, W]):
         """
 
     async def _try_each(
-        self, work: Callable[[Node, float], Awaitable[T]], deadline: float, *, once: bool = False
-    ) -> tuple[T, bool]:
+        self, work: Callable[[Node, float, bool], Awaitable[T]], deadline: float, *, once: bool = False
+    ) -> T:
         """The result of `work`, with the first server that answers before its share of the time is over.
 
-        Also returns whether an earlier server got the request and may still execute it. With `once`, no other server
-        gets the request after such a server, so the second result is False.
+        The arguments of `work` are the server, the end of its share, and whether an earlier server got the request and
+        may still execute it. With `once`, no other server gets the request after such a server.
         """
         nodes = self._nodes
         unanswered: OutcomeUnknown | None = None
@@ -62,7 +62,8 @@ class ServerCluster(ABC, Generic[C, W]):
         for number, node in enumerate(nodes):
             now = self._now()
             try:
-                return await work(node, now + (deadline - now) / (len(nodes) - number)), unanswered is not None
+                until = now + (deadline - now) / (len(nodes) - number)
+                return await work(node, until, unanswered is not None)
             except AccessDenied as error:
                 if unanswered is not None:  # another server may have executed it before
                     raise unanswered from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from holdfast.backends.etcd.io.connection import Connection
 from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, message_of
 from holdfast.backends.etcd.io.http import encode_request
 from holdfast.backends.etcd.io.watcher import Watcher
-from holdfast.backends.etcd.port import Answer, Message, Watch
+from holdfast.backends.etcd.port import Answer, Watch
 from holdfast.backends.etcd.protocol.keys import Keys
 from holdfast.backends.etcd.protocol.messages import encoded
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
@@ -45,12 +45,19 @@ class Cluster(ServerCluster[Connection, Sequence[Watch]]):
         self._token = ""
         self._needs_token = bool(config.user)
 
-    async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
-        work = partial(self._call_one, method, encoded(message))
-        (answer, sent), repeated = await self._try_each(work, deadline, once=once)
-        return Answer(answer, sent, repeated)
+    def call(
+        self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False
+    ) -> Coroutine[Any, Any, Answer]:
+        return self._try_each(partial(self._call_one, method, encoded(message)), deadline, once=once)
 
-    async def _call_one(self, method: str, body: bytes, node: Node, until: float) -> tuple[Message, float]:
+    async def _call_one(
+        self,
+        method: str,
+        body: bytes,
+        node: Node,
+        until: float,
+        repeated: bool,  # noqa: FBT001  (of `_try_each`)
+    ) -> Answer:
         pool = self._pools[node]
         refused: BackendUnavailable
         for _ in range(_TOKEN_ATTEMPTS_MAX):
@@ -66,7 +73,7 @@ class Cluster(ServerCluster[Connection, Sequence[Watch]]):
                     pool.put_after(connection, error)
                     raise
                 pool.put(connection)
-                return message, sent
+                return Answer(message, sent, repeated)
             except TokenRefused as error:
                 refused = self._token_refused(node, token, error)
         raise refused
@@ -123,7 +130,7 @@ class Cluster(ServerCluster[Connection, Sequence[Watch]]):
             BackendUnavailable, ConfigurationError: no member accepts it.
         """
 
-        async def open_one(node: Node, share: float) -> Connection:
+        async def open_one(node: Node, share: float, _: bool) -> Connection:  # noqa: FBT001  (of `_try_each`)
             token = self._token or await self._authenticate(node, share)
             connection = await self.open(node, share)
             try:
@@ -135,8 +142,7 @@ class Cluster(ServerCluster[Connection, Sequence[Watch]]):
                 raise
             return connection
 
-        connection, _ = await self._try_each(open_one, until)
-        return connection
+        return await self._try_each(open_one, until)
 
     def discard_token(self) -> None:
         """Authenticate again before the next request."""

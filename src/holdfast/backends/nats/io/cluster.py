@@ -113,12 +113,11 @@ class Cluster(ServerCluster[Connection, str]):
         return answers
 
     async def _exchange_once(self, requests: Sequence[Request], deadline: float, *, repeat: bool) -> list[Message]:
-        def exchange(node: Node, until: float) -> Awaitable[list[Message]]:
+        def exchange(node: Node, until: float, _: bool) -> Awaitable[list[Message]]:  # noqa: FBT001  (of `_try_each`)
             work = partial(Connection.exchange, requests=requests, until=until, repeat=repeat)
             return self._pools[node].run(work, until)
 
-        answers, _ = await self._try_each(exchange, deadline, once=not repeat)
-        return answers
+        return await self._try_each(exchange, deadline, once=not repeat)
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -130,5 +129,4 @@ class Cluster(ServerCluster[Connection, str]):
         return connection
 
     async def _open_any(self, until: float) -> Connection:
-        connection, _ = await self._try_each(self.open, until)
-        return connection
+        return await self._try_each(lambda node, share, _: self.open(node, share), until)
