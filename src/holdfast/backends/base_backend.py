@@ -25,9 +25,9 @@ P = TypeVar("P", bound=Port)
 
 
 class BaseBackend(Generic[P]):
-    """A backend on one port, whose store notices neither the death of a holder nor that it was removed.
+    """A backend on one port, whose store notices neither the death of a holder nor that it was replaced.
 
-    A subclass adds the other verbs.
+    A subclass adds the other verbs, and replaces `intact` if it can notice another store, such as a restored one.
     """
 
     liveness_fds: tuple[int, ...] = ()  # the store does not notice that a holder has died

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
+from holdfast.backends.base_backend import BaseBackend
 from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
 from holdfast.backends.etcd.protocol.keys import Keys
@@ -62,22 +63,19 @@ def state_of(claim: Claim) -> ClaimState:
     return state
 
 
-class EtcdBase(Registers, Records, ABC):
+class EtcdBase(BaseBackend[CheckedPort], Registers, Records, ABC):
     """The tickets and leases of one client in one cluster."""
 
     warnings: tuple[str, ...] = ()
-    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
     port_type = CheckedPort
 
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
-        self.url = url
-        self._port = port = self.port_type(url, port)
-        self._runtime = runtime
+        super().__init__(url, self.port_type(url, port), runtime)
         self._keys = keys
-        self._leases = Leases(url, port, runtime)
+        self._leases = Leases(url, self._port, runtime)
         self._wakeups = port.wakeups
-        self._register_leases = KeepingLeases(port, runtime, lambda seconds: seconds)
-        self._record_leases = KeepingLeases(port, runtime, lambda seconds: min(SPARE_MAX, seconds // 16))
+        self._register_leases = KeepingLeases(self._port, runtime, lambda seconds: seconds)
+        self._record_leases = KeepingLeases(self._port, runtime, lambda seconds: min(SPARE_MAX, seconds // 16))
         self._delayed: dict[str, Lease] = {}  # by nonce: granted tickets that block the lock for a delay when lost
 
     @abstractmethod
@@ -254,7 +252,4 @@ class EtcdBase(Registers, Records, ABC):
         self._wakeups.wake_all()
         # A ticket that was not released blocks its lock for the delay, or until its min_hold is over.
         await self._leases.close(self._runtime.now() + CLOSE_MAX, keeping=set(self._delayed.values()))
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
+        await super().close()

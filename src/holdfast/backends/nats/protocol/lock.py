@@ -15,8 +15,9 @@ The fence is the sequence number of the entry that acquired the lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from holdfast.backends.base_backend import BaseBackend
 from holdfast.backends.nats.port import Entry, NatsPort, Put
 from holdfast.backends.nats.protocol.bucket import MARKER_SECONDS
 from holdfast.backends.nats.protocol.guarantees import GUARANTEES, LACKS, REPLICAS_MIN, SINGLE
@@ -59,17 +60,16 @@ class _State:
         return 0 < entry.seq < self.seq
 
 
-class NatsBackend(OneByOne, Registers):
+class NatsBackend(BaseBackend[NatsPort], OneByOne, Registers):
     """Locks in one bucket."""
 
     lacks = LACKS
     warnings: tuple[str, ...] = ()
-    liveness_fds: tuple[int, ...] = ()  # the server cannot detect that a holder has died
 
     def __init__(self, url: str, port: NatsPort, runtime: Runtime, *, replicas: int, clock_skew: float) -> None:
         """`replicas` is the least number of copies of the bucket, 0 if any is accepted."""
-        self.url = url
-        self._port, self._runtime, self._wakeups = port, runtime, port.wakeups
+        super().__init__(url, port, runtime)
+        self._wakeups = port.wakeups
         self._replicas, self._skew = replicas, clock_skew
         self._markers: dict[str, int] = {}  # the last marker of a key that is known: only a hint, for the first put
 
@@ -228,9 +228,6 @@ class NatsBackend(OneByOne, Registers):
         value = b"" if state.value is None else state.value.encode()
         return Put(lock_key(claim.name), value, state.seq, self._seconds(claim.ttl))
 
-    def intact(self, store: Hashable) -> bool:
-        return True
-
     # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
@@ -274,10 +271,7 @@ class NatsBackend(OneByOne, Registers):
 
     async def close(self) -> None:
         self._wakeups.wake_all()
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
+        await super().close()
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
