@@ -110,7 +110,7 @@ async def test_an_observer_yields_the_present_leader_and_then_every_change(lab: 
     await observer.until_seen(after.fence)
 
     assert observer.terms[0] == before.fence
-    assert _without_provisional(observer.terms, case, before.fence, after.fence) == [before.fence, None, after.fence]
+    assert _without_provisional(observer.terms, before.fence, after.fence) == [before.fence, None, after.fence]
     assert observer.seen[-1] is not None
     assert observer.seen[-1].meta == ({"n": 2} if case.shows_who else {})
     await candidate(lambda _: after.release())
@@ -304,7 +304,7 @@ def _fail() -> Awaitable[None]:
     return fail()
 
 
-async def test_a_leader_that_does_not_renew_is_followed_by_a_greater_term(lab: Lab, case: Case) -> None:
+async def test_a_leader_that_does_not_renew_is_followed_by_a_greater_term(lab: Lab) -> None:
     candidate, other = lab.actor(), lab.actor()
     observer = Observer(lab, "a")
     lost = await candidate(lambda client: client.election("a", ttl=SHORT, renew=False).campaign())
@@ -315,11 +315,15 @@ async def test_a_leader_that_does_not_renew_is_followed_by_a_greater_term(lab: L
     assert lost.lost
     assert successor.fence > lost.fence
     await observer.until_seen(successor.fence)
-    terms = _without_provisional(observer.terms, case, lost.fence, successor.fence)
+    terms = _without_provisional(observer.terms, lost.fence, successor.fence)
     assert [term for term in terms if term is not None] == [lost.fence, successor.fence]
     await other(lambda _: successor.release())
 
 
-def _without_provisional(terms: list[int | None], case: Case, *final: int) -> list[int | None]:
-    """While the nodes of a Redlock agree on a term, an observer may read a lower, provisional term from some nodes."""
-    return [term for term in terms if case.name != "redlock" or term in (None, *final)]
+def _without_provisional(terms: list[int | None], before: int, after: int) -> list[int | None]:
+    """The terms without provisional ones of the leader whose term is `after`. These are lower, and no lease has them.
+
+    The nodes of a Redlock may return one while they agree on the term. On other stores, a ticket that polls just after
+    a release has granted it is granted again with a greater fence.
+    """
+    return [term for term in terms if term in {None, before} or term >= after]
