@@ -346,7 +346,7 @@ def test_a_caller_that_waits_here_gets_the_lock_after_a_renewal_has_changed_the_
     lease = take(lock)
     waiting = acquiring(lock)
     until_waiting(client, 1)
-    (claim,) = client._engine.local.queues["a"].waiting.values()  # type: ignore[union-attr]
+    (claim,) = client._engine.local.queues["a"].waiting.values()  # type: ignore[union-attr]  # not None on these stores
     eventually(lambda: claim.event is not None)
     event = claim.event
     assert event is not None
