@@ -25,7 +25,7 @@ if first then
     end
     local message, fields = first .. ' ' .. fence, kept
     local start, count, rest
-    if string.find(about, '\n{"waiting": ', 1, true) then  -- costs less than the match, and is nearly always false
+    if string.find(about, '\n{"waiting": ', 1, true) then  -- costs less than the match
       start, count, rest = string.match(about, '^([^\n]*\n[^\n]*\n[^\n]*\n{)"waiting": (%d+), (.*)')
     end
     if start then
