@@ -377,13 +377,9 @@ class BaseClient(system.Forkable, ABC, Generic[LeaseT, LockT, SemaphoreT, RWLock
         if self._current is None:
             with self._starting:
                 if self._current is None:
-                    return self._start_first()
-        return self._current
-
-    def _start_first(self) -> Engine[LeaseT]:
-        engine = self._start()
-        if self._current is None:  # else a signal handler has used the client inside the call above
-            self._current = engine
+                    engine = self._start()
+                    if self._current is None:  # else a signal handler has used the client inside the call above
+                        self._current = engine
         return self._current
 
     @abstractmethod

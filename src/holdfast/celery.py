@@ -16,6 +16,7 @@ depends on the broker.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -349,12 +350,10 @@ def _message_of(task: Any) -> dict[str, Any] | None:
 
 def _completion(task_id: str | None, result: Any) -> dict[str, Any]:
     """The value that the record of a run keeps: the task id, and the result, if it can be stored."""
-    try:
-        text = json.dumps(result, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return {"id": task_id}
-    is_small = len(text) <= RESULT_MAX - 4096  # the rest is for the id
-    return {"id": task_id, "result": result} if is_small else {"id": task_id}
+    with contextlib.suppress(TypeError, ValueError, RecursionError):  # then it is no JSON
+        if len(json.dumps(result, allow_nan=False)) <= RESULT_MAX - 4096:  # the rest is for the id
+            return {"id": task_id, "result": result}
+    return {"id": task_id}
 
 
 def _requeue(countdown: Countdown, max_retries: int | None) -> Callable[[AcquireTimeout], NoReturn]:

@@ -350,7 +350,7 @@ def unknown_client(prefix: str, kind: type) -> ConfigurationError:
     )
 
 
-def opener(address: Address, runtime: str) -> Callable[..., Any]:
+def opener(address: Address, runtime: str) -> Callable[..., Backend]:
     """The function that opens this address's backend on "blocking" or "aio".
 
     Raises:
@@ -371,7 +371,7 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
         )
     if scheme.driver is not None:
         require_driver(address.scheme, scheme.driver, scheme.extra)
-    function: Callable[..., Any] = _load(scheme, f"io.{runtime}", "open_backend")
+    function: Callable[..., Backend] = _load(scheme, f"io.{runtime}", "open_backend")
     return function if not scheme.distribution else functools.partial(_open_plugin, scheme, function)
 
 
@@ -396,8 +396,7 @@ def guarantees_of(scheme: Scheme) -> Mapping[str, Guarantees]:
     This needs no driver, because protocols import none.
     """
     guarantees = _load(scheme, "protocol.guarantees", "GUARANTEES")
-    methods: Mapping[str, Guarantees] = guarantees if isinstance(guarantees, Mapping) else {"": guarantees}
-    return methods
+    return guarantees if isinstance(guarantees, Mapping) else {"": guarantees}
 
 
 def lacks_of(scheme: Scheme) -> Mapping[str, Lacks]:

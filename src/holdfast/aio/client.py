@@ -431,5 +431,4 @@ class AsyncClient(ForTasks, BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, As
 def _open_blocking(address: Address) -> Backend:
     """The store again, without the loop, which has ended."""
     address = address._replace(run_coroutine=run_in_new_loop)
-    backend: Backend = opener(address, "blocking")(address, ThreadRuntime())
-    return backend
+    return opener(address, "blocking")(address, ThreadRuntime())

@@ -160,8 +160,7 @@ class _Changes(Observation):
         raise StopAsyncIteration
 
 
-def _awaitable(outcome: Any) -> Awaitable[object]:
-    if not hasattr(outcome, "__await__"):
-        raise ConfigurationError("work must be a coroutine function: the election of a Client calls plain ones")
-    result: Awaitable[object] = outcome
-    return result
+def _awaitable(outcome: object) -> Awaitable[object]:
+    if isinstance(outcome, Awaitable):
+        return outcome
+    raise ConfigurationError("work must be a coroutine function: the election of a Client calls plain ones")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.backends.net.pool import Connection, ConnectionPool
+from holdfast.backends.net.pool import Abandonable, ConnectionPool
 from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
@@ -52,12 +52,6 @@ def creation_error(error: AccessDenied, url: str, older: str = "") -> AccessDeni
 def one_line(error: BaseException) -> str:
     """The message of an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-class Abandonable(Connection, Protocol):
-    """A connection that a forked child can drop without sending anything on it."""
-
-    def abandon(self) -> None: ...
 
 
 C = TypeVar("C", bound=Abandonable)

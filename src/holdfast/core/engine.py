@@ -1087,8 +1087,7 @@ class Engine(Generic[L]):
                     lease._lost_event = self.runtime.event()
                 event = lease._lost_event
             # The keeper sets the event at the deadline. The clock is a second, independent check.
-            wake_at = lease._stop_at if until is None else min(until, lease._stop_at)
-            await event.wait(wake_at)
+            await event.wait(lease._stop_at if until is None else min(until, lease._stop_at))
             if until is not None and self.runtime.now() >= until:
                 return lease.lost
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -82,8 +83,12 @@ class _Dashboard:
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
         if allow_break:
-            routes.append(Route("/api/break", self._break, methods=["POST"]))
-            routes.append(Route("/api/revoke", self._revoke, methods=["POST"]))
+            for verb, change, otherwise in (
+                ("break", client.break_lock, "the lease had already ended"),
+                ("revoke", client.request_revoke, "no holder has this fence"),
+            ):
+                endpoint = functools.partial(self._change, verb, change, otherwise)
+                routes.append(Route(f"/api/{verb}", endpoint, methods=["POST"]))
         self.app = Starlette(routes=routes, middleware=[Middleware(Guard, access=access)], lifespan=self._lifespan)
 
     @contextlib.asynccontextmanager
@@ -130,16 +135,10 @@ class _Dashboard:
         async with self._feed.connect():
             return await self._feed.newer(None, _READ_TIMEOUT)
 
-    async def _break(self, request: Request) -> Response:
-        return await self._change(request, "break", self._client.break_lock, "the lease had already ended")
-
-    async def _revoke(self, request: Request) -> Response:
-        return await self._change(request, "revoke", self._client.request_revoke, "no holder has this fence")
-
     async def _change(
-        self, request: Request, verb: str, change: Callable[[str, int], bool], otherwise: str
+        self, verb: str, change: Callable[[str, int], bool], otherwise: str, request: Request
     ) -> Response:
-        """Execute a request of an operator, and log it with its result."""
+        """Execute a request of an operator, and log it with its result: "done", or `otherwise`."""
         refusal = self._access.refusal_of_change(request)
         if refusal is not None:
             return _refused(403, refusal)

@@ -37,11 +37,13 @@ return {1, redis.call(unpack(ARGV, 2))}
 """
 
 
-class RedisGuard:
-    """A guard for a redis-py client of any kind: Redis, Sentinel, RedisCluster. The caller closes it."""
-
+class _Guard:
     def __init__(self, client: Any) -> None:
         self._client = client
+
+
+class RedisGuard(_Guard):
+    """A guard for a redis-py client of any kind: Redis, Sentinel, RedisCluster. The caller closes it."""
 
     def check(self, key: str, fence: int) -> None:
         """Store this fence for the key and refuse smaller ones from then on. Writes nothing else.
@@ -86,11 +88,8 @@ class RedisGuard:
                     continue
 
 
-class AsyncRedisGuard:
+class AsyncRedisGuard(_Guard):
     """The same for a client of redis.asyncio. `fill` is a plain function, because filling a pipeline does not await."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
 
     async def check(self, key: str, fence: int) -> None:
         """Store this fence for the key and refuse smaller ones from then on. Writes nothing else.

@@ -6,14 +6,11 @@ next request is sent first to the server that answered last.
 
 from __future__ import annotations
 
-import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from holdfast.backends.net.connection import PolledConnection
-from holdfast.backends.net.pool import ConnectionPool
+from holdfast.backends.net.pool import ServerPools
 from holdfast.backends.net.servers import ServersConfig
 from holdfast.backends.net.watcher import BaseWatcher
 from holdfast.core.notifications import Wakeups
@@ -26,27 +23,13 @@ W = TypeVar("W")
 C = TypeVar("C", bound=PolledConnection)
 
 
-class ServerCluster(ABC, Generic[C, W]):
+class ServerCluster(ServerPools[C], Generic[C, W]):
     """Connections to the servers, and the watcher."""
 
     def __init__(self, config: ServersConfig, runtime: Runtime, watcher: BaseWatcher[W, Any]) -> None:
-        self._url, self._runtime, self._now, self._watcher = config.url, runtime, runtime.now, watcher
+        super().__init__(config.url, config.nodes, runtime, config.max_connections)
+        self._watcher = watcher
         self._nodes = config.nodes  # in the order in which they are tried
-        self._pools = {
-            node: ConnectionPool(
-                config.url, partial(self.open, node), runtime, config.max_connections, server=str(node)
-            )
-            for node in config.nodes
-        }
-        self._connections: weakref.WeakSet[C] = weakref.WeakSet()  # all, those in use included
-
-    @abstractmethod
-    async def open(self, node: Node, until: float) -> C:
-        """A new connection for the caller alone, noted in `_connections`.
-
-        Raises:
-            BackendUnavailable, ConfigurationError: this server cannot be reached or used.
-        """
 
     async def _try_each(
         self, work: Callable[[Node, float, bool], Awaitable[T]], deadline: float, *, once: bool = False
@@ -100,12 +83,8 @@ class ServerCluster(ABC, Generic[C, W]):
 
     async def close(self) -> None:
         await self._watcher.close()
-        for pool in self._pools.values():
-            pool.close()
+        await super().close()
 
     def abandon(self) -> None:
         self._watcher.abandon()
-        for pool in self._pools.values():
-            pool.abandon()
-        for connection in list(self._connections):
-            connection.abandon()
+        super().abandon()

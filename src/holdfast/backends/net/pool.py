@@ -13,15 +13,17 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.poller import READ, Poller
 from holdfast.core.ports import Event, Runtime
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.runtimes import system
-from holdfast.url_parts import integer
+from holdfast.url_parts import Node, integer
 
 CONNECTIONS_MAX = 16  # open at the same time, if the URL has no `connections=`
 CONNECTIONS = integer(
@@ -291,6 +293,56 @@ def _first_alive(waiters: deque[weakref.ref[_Waiter]]) -> _Waiter | None:
             return waiter
         waiters.popleft()  # an interrupt ended it
     return None
+
+
+class Abandonable(Connection, Protocol):
+    """A connection that a forked child can drop without sending anything on it."""
+
+    def abandon(self) -> None: ...
+
+
+A = TypeVar("A", bound=Abandonable)
+
+
+class ServerPools(ABC, Generic[A]):
+    """The connections of one client to several servers: a pool for each of them, and those outside the pools."""
+
+    def __init__(
+        self, url: str, nodes: Iterable[Node], runtime: Runtime, connections_max: int, *, idle_check: float = 0.0
+    ) -> None:
+        self._url, self._runtime, self._now = url, runtime, runtime.now
+        self._connections_max, self._idle_check = connections_max, idle_check
+        self._pools = {node: self._new_pool(node) for node in nodes}
+        self._connections: weakref.WeakSet[A] = weakref.WeakSet()  # all, those in use included
+
+    @abstractmethod
+    async def open(self, node: Node, until: float) -> A:
+        """A new connection for the caller alone, noted in `_connections`.
+
+        Raises:
+            BackendUnavailable, ConfigurationError: this server cannot be reached or used.
+        """
+
+    def _new_pool(self, node: Node) -> ConnectionPool[A]:
+        return ConnectionPool(
+            self._url,
+            partial(self.open, node),
+            self._runtime,
+            self._connections_max,
+            server=str(node),
+            idle_check=self._idle_check,
+        )
+
+    async def close(self) -> None:
+        for pool in list(self._pools.values()):
+            pool.close()
+
+    def abandon(self) -> None:
+        """In a forked child: drop inherited connections without sending anything on them."""
+        for pool in self._pools.values():
+            pool.abandon()
+        for connection in list(self._connections):
+            connection.abandon()
 
 
 async def wait_ready(connection: Connection, poller: Poller, descriptor: int, events: int, deadline: float) -> bool:

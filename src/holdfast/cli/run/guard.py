@@ -92,23 +92,18 @@ class Guard:
 
     def receive(self) -> dict[str, Any] | None:
         """Return the next message of the guard, or None if it has ended."""
-        try:
-            message = self._socket.recv(MESSAGE_MAX)
-        except ConnectionResetError:
-            return None
-        if not message:
-            return None
-        answer: dict[str, Any] = json.loads(message)
-        return answer
+        data = b""
+        with contextlib.suppress(ConnectionResetError):
+            data = self._socket.recv(MESSAGE_MAX)
+        message: dict[str, Any] | None = json.loads(data) if data else None
+        return message
 
     def kill_command(self) -> bool:
         """Kill the process group, if the guard does not. Return whether there was a process to kill."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             if self.command is not None:
                 os.killpg(self.command, signal.SIGKILL)
                 return True
-        except ProcessLookupError:
-            pass
         return False
 
     def kill(self) -> None:

@@ -33,11 +33,10 @@ def adopt_orphans() -> None:
 
 def rename(name: bytes) -> None:
     """Set the name that `ps -o comm` shows; at most 15 bytes."""
-    if _IS_LINUX:
-        _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
+    _prctl(_PR_SET_NAME, name)
 
 
-def _prctl(option: int, value: int) -> None:
+def _prctl(option: int, value: int | bytes) -> None:
     if _IS_LINUX and _libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -313,8 +313,7 @@ class _Supervisor:
 
     def _deadline_of(self, lease: Lease) -> float:
         """A lower bound of the deadline, minus a margin so that the command is dead when the lease ends."""
-        now = system.now()
-        return now + lease.remaining - self._kill_margin
+        return system.now() + lease.remaining - self._kill_margin  # in this order, so that it is a lower bound
 
     def _guard_was_killed(self) -> int:
         """The kernel has killed the command; kill the rest of its process group."""

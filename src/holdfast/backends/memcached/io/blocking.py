@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.backends.memcached.config import MemcachedConfig, config_of
@@ -14,7 +12,7 @@ from holdfast.backends.memcached.protocol.item import MemcachedBackend
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.errors import not_sent
-from holdfast.backends.net.pool import IDLE_CHECK, ConnectionPool, exchange_each
+from holdfast.backends.net.pool import IDLE_CHECK, ServerPools, exchange_each
 from holdfast.backends.net.sockets import open_socket
 from holdfast.backends.net.stream import Stream
 from holdfast.backends.net.stream_connection import StreamConnection
@@ -22,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
-    from holdfast.core.ports import Backend
+    from holdfast.core.ports import Backend, Runtime
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
 
@@ -40,7 +38,7 @@ class SocketConnection(StreamConnection[Reply]):
 
     __slots__ = ("_config", "_parser", "run")
 
-    def __init__(self, config: MemcachedConfig, node: Node, runtime: ThreadRuntime) -> None:
+    def __init__(self, config: MemcachedConfig, node: Node, runtime: Runtime) -> None:
         super().__init__(config.url, node, runtime, config.io_timeout)
         self._config = config
         self._parser = Parser()
@@ -108,24 +106,12 @@ class SocketConnection(StreamConnection[Reply]):
         return replies
 
 
-class SocketPort:
+class SocketPort(ServerPools[SocketConnection]):
     """Connections to some servers, shared by threads."""
 
     def __init__(self, config: MemcachedConfig, runtime: ThreadRuntime) -> None:
-        self._config, self._runtime = config, runtime
-        self._now = runtime.now
-        self._pools = {
-            node: ConnectionPool(
-                config.url,
-                partial(self._open, node),
-                runtime,
-                config.max_connections,
-                server=str(node),
-                idle_check=IDLE_CHECK,
-            )
-            for node in config.nodes
-        }
-        self._connections: weakref.WeakSet[SocketConnection] = weakref.WeakSet()  # all of them, for a forked child
+        super().__init__(config.url, config.nodes, runtime, config.max_connections, idle_check=IDLE_CHECK)
+        self._config = config
 
     def request_now(self, node: Node, request: bytes, run: ServerRun, now: float, deadline: float) -> Reply | None:
         pool = self._pools[node]
@@ -166,20 +152,10 @@ class SocketPort:
 
         return await exchange_each([self._pools[batch.node] for batch in batches], send, receive, deadline)
 
-    async def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-
-    def abandon(self) -> None:
-        for pool in self._pools.values():
-            pool.abandon()
-        for connection in list(self._connections):
-            connection.abandon()
-
-    async def _open(self, node: Node, deadline: float) -> SocketConnection:
+    async def open(self, node: Node, until: float) -> SocketConnection:
         if self._pools[node].is_closed:
-            raise not_sent(self._config.url, node, "the client is closed")
+            raise not_sent(self._url, node, "the client is closed")
         connection = SocketConnection(self._config, node, self._runtime)
         self._connections.add(connection)
-        await connection.open(deadline)
+        await connection.open(until)
         return connection

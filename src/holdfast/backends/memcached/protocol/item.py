@@ -294,8 +294,7 @@ class MemcachedBackend(BaseBackend[MemcachedPort], OneByOne, RegistersInItems):
             answer = await self._request(Batch(node, (request,), run), deadline)
             if answer.replies and answer.replies[0].code == "HD":
                 return is_ours
-        why = "a write for a released ticket may still be executed"
-        raise no_answer(self.url, node, why)
+        raise no_answer(self.url, node, "a write for a released ticket may still be executed")
 
     # ── renew ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,7 +5,6 @@ Only the settings of the object are read; holdfast opens connections of its own.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 from collections.abc import Mapping
@@ -86,17 +85,13 @@ def _of_pool(pool: Any) -> tuple[dict[str, str], str | PasswordFunction]:
     parameters = _pool_parameters(pool)
     if not functions:
         return parameters, parameters.get("password", "")
-    return parameters, PasswordFunction("the pool's password", functools.partial(_pool_password, pool), None)
+    return parameters, PasswordFunction("the pool's password", lambda: _pool_parameters(pool).get("password", ""), None)
 
 
 def _pool_parameters(pool: Any) -> dict[str, str]:
     conninfo = pool.conninfo() if callable(pool.conninfo) else pool.conninfo
     kwargs = pool.kwargs() if callable(pool.kwargs) else pool.kwargs
     return _texts(conninfo or "", kwargs or {})
-
-
-def _pool_password(pool: Any) -> str:
-    return _pool_parameters(pool).get("password", "")
 
 
 def _of_engine(engine: object) -> dict[str, str]:

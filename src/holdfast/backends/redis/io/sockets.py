@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Awaitable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.errors import no_answer, not_sent
-from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, exchange_each
+from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, ServerPools, exchange_each
 from holdfast.backends.net.stream import CLOSED, RECEIVE_TIME, Stream
 from holdfast.backends.net.stream_connection import StreamConnection, problem_of
 from holdfast.backends.redis.io import driver, errors
@@ -112,16 +110,15 @@ class SocketConnection(StreamConnection["Reply"]):
         return replies
 
 
-class SocketConnections:
+class SocketConnections(ServerPools[SocketConnection]):
     """Connections to servers with the same login, shared by threads."""
 
     def __init__(
         self, config: RedisConfig, login: Login, db: int, runtime: Runtime, on_connect: OnConnect | None
     ) -> None:
-        self._config, self._login, self._db, self._runtime, self._on_connect = config, login, db, runtime, on_connect
-        self._now, self._io_timeout = runtime.now, config.io_timeout
-        self._pools: dict[Node, ConnectionPool[SocketConnection]] = {}
-        self._all: weakref.WeakSet[SocketConnection] = weakref.WeakSet()  # for a forked child
+        super().__init__(config.url, (), runtime, config.max_connections, idle_check=IDLE_CHECK)
+        self._config, self._login, self._db, self._on_connect = config, login, db, on_connect
+        self._io_timeout = config.io_timeout
         self._closed = False
 
     def exchange_now(
@@ -224,43 +221,28 @@ class SocketConnections:
 
     async def close(self) -> None:
         self._closed = True
-        for node in list(self._pools):
-            self.drop(node)
+        await super().close()
 
     def abandon(self) -> None:
         self._closed = True
-        for pool in list(self._pools.values()):
-            pool.abandon()
-        for connection in list(self._all):
-            connection.abandon()
+        super().abandon()
 
     def _pool(self, node: Node) -> ConnectionPool[SocketConnection]:
         pool = self._pools.get(node)
         if pool is None:
-            config, connect_node = self._config, partial(self._open, node)
-            pool = self._pools.setdefault(
-                node,
-                ConnectionPool(
-                    config.url,
-                    connect_node,
-                    self._runtime,
-                    config.max_connections,
-                    server=str(node),
-                    idle_check=IDLE_CHECK,
-                ),
-            )
+            pool = self._pools.setdefault(node, self._new_pool(node))
         return pool
 
-    async def _open(self, node: Node, deadline: float) -> SocketConnection:
+    async def open(self, node: Node, until: float) -> SocketConnection:
         if self._closed:
-            raise not_sent(self._config.url, node, "the client is closed")
+            raise not_sent(self._url, node, "the client is closed")
         connection = SocketConnection(self._config, node, self._runtime)
         now = self._now()
-        until = min(deadline, now + self._config.connect_timeout)
-        if until <= now:
-            raise not_sent(self._config.url, node, "there was no time left to connect")
+        connect_until = min(until, now + self._config.connect_timeout)
+        if connect_until <= now:
+            raise not_sent(self._url, node, "there was no time left to connect")
         login, db = self._config.logins.get(node, (self._login, self._db))
-        self._all.add(connection)
-        connection.attach(await connect(self._config, login, node, db=db, until=until))
-        await introduce(connection, node, self._on_connect, deadline)
+        self._connections.add(connection)
+        connection.attach(await connect(self._config, login, node, db=db, until=connect_until))
+        await introduce(connection, node, self._on_connect, until)
         return connection

@@ -7,12 +7,11 @@ from functools import partial
 from typing import TypeVar
 
 from holdfast.backends.sqlite.config import SqliteConfig, config_of
-from holdfast.backends.sqlite.io.lock_file import LockFile, retry_while_busy
+from holdfast.backends.sqlite.io.lock_file import LockFilePort
 from holdfast.backends.sqlite.io.sessions import SessionWatcher
 from holdfast.backends.sqlite.port import Transaction
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.backends.worker_thread import WorkerThread
-from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Notification
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.url import Address
@@ -20,14 +19,12 @@ from holdfast.url import Address
 T = TypeVar("T")
 
 
-class AsyncioPort:
+class AsyncioPort(LockFilePort):
     """One lock file, used by the tasks of one loop."""
 
     def __init__(self, config: SqliteConfig, runtime: AsyncioRuntime) -> None:
-        self._runtime = runtime
-        self.wakeups = Wakeups(runtime)
-        self._file = LockFile(config, self._wake_own)
-        self.intact = self._file.intact
+        super().__init__(config, runtime, self._wake_own)
+        self._loops = runtime
         self._worker = WorkerThread(config.url, "sqlite")
         self._watcher = SessionWatcher(
             self._file.sessions_folder,
@@ -35,19 +32,12 @@ class AsyncioPort:
             add_reader=self._add_reader,
             remove_reader=self._remove_reader,
         )
-        self._closed = False
-
-    @property
-    def liveness_fds(self) -> tuple[int, ...]:
-        return self._file.liveness_fds
 
     async def transact(
         self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
     ) -> T:
         job = partial(self._file.attempt, step, durable=durable, creates=creates)
-        return await retry_while_busy(
-            lambda: self._worker.run(self._runtime.loop, job), self._file, self._runtime, deadline
-        )
+        return await self._retry_while_busy(lambda: self._worker.run(self._loops.loop, job), deadline)
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         if not self._closed:
@@ -57,7 +47,7 @@ class AsyncioPort:
         self._watcher.unsubscribe(nonce)
 
     async def close(self) -> None:
-        loop = self._runtime.loop
+        loop = self._loops.loop
         self._closed = True
         self._watcher.close()
         if self._watcher.listening_to is not None:
@@ -75,14 +65,14 @@ class AsyncioPort:
 
     def _wake_own(self, notification: Notification) -> None:
         """Called on the worker thread, after a transaction that unblocks another ticket of this client."""
-        self._runtime.call_from_thread(self.wakeups.wake, notification)
+        self._loops.call_from_thread(self.wakeups.wake, notification)
 
     def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         self._remove_reader(fd)  # in case other code has closed a registered file that had this number
-        self._runtime.loop.add_reader(fd, callback)
+        self._loops.loop.add_reader(fd, callback)
 
     def _remove_reader(self, fd: int) -> None:
-        self._runtime.loop.remove_reader(fd)
+        self._loops.loop.remove_reader(fd)
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> SqliteBackend:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from holdfast.backends.sqlite.config import SqliteConfig, config_of
-from holdfast.backends.sqlite.io.lock_file import Busy, LockFile, retry_while_busy
+from holdfast.backends.sqlite.io.lock_file import Busy, LockFilePort
 from holdfast.backends.sqlite.io.sessions import SessionWatcher
 from holdfast.backends.sqlite.port import Transaction
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.core.events import logger
-from holdfast.core.notifications import Wakeups
 from holdfast.errors import ThreadStartError
 from holdfast.runtimes.threads import ThreadRuntime, start_thread
 from holdfast.url import Address
@@ -24,14 +23,11 @@ T = TypeVar("T")
 IDLE_MAX = 5.0  # seconds without a waiter after which the listening thread ends
 
 
-class BlockingPort:
+class BlockingPort(LockFilePort):
     """One lock file, used by the threads of one client."""
 
     def __init__(self, config: SqliteConfig, runtime: ThreadRuntime) -> None:
-        self._runtime = runtime
-        self.wakeups = Wakeups(runtime)
-        self._file = LockFile(config, self.wakeups.wake)
-        self.intact = self._file.intact
+        super().__init__(config, runtime)
         self._mutex = runtime.mutex()  # guards the watcher, which callers and the listening thread share
         # Descriptors may be added and removed while another thread waits on the selector.
         self._selector = selectors.DefaultSelector()
@@ -39,11 +35,6 @@ class BlockingPort:
             self._file.sessions_folder, self.wakeups.wake, self._add_reader, self._selector.unregister
         )
         self._thread: threading.Thread | None = None
-        self._closed = False
-
-    @property
-    def liveness_fds(self) -> tuple[int, ...]:
-        return self._file.liveness_fds
 
     async def transact(
         self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
@@ -54,7 +45,7 @@ class BlockingPort:
         try:
             return self._file.attempt(step, durable=durable, creates=creates)  # nearly always succeeds
         except Busy:
-            return await retry_while_busy(attempt, self._file, self._runtime, deadline)
+            return await self._retry_while_busy(attempt, deadline)
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         with self._mutex:

@@ -2,7 +2,7 @@
 
 Both runtimes use it: threads call `attempt` inline, asyncio calls it on a worker thread. A client has one connection.
 Its transactions take about 20 µs, so its callers share it through a mutex. An attempt never waits for other processes:
-it raises Busy, and `retry_while_busy` tries again later without holding the mutex.
+it raises Busy, and the port tries again later without holding the mutex.
 
 No code in this process may open the database file except SQLite: closing such a descriptor would drop the POSIX locks
 that SQLite holds on the file. Only stat() is used.
@@ -24,6 +24,7 @@ from holdfast.backends.sqlite.io import file_system, sessions
 from holdfast.backends.sqlite.port import OldTables, Transaction, Value
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION
 from holdfast.backends.texts import text_of
+from holdfast.core.notifications import Wakeups
 from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.core.tickets import Notification
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
@@ -80,21 +81,38 @@ class Busy(Exception):
     """Another process holds the write lock of the file, or the message names another reason to retry."""
 
 
-async def retry_while_busy(attempt: Callable[[], Awaitable[T]], file: LockFile, runtime: Runtime, deadline: float) -> T:
-    """Try until no other process holds the file. SQLite's own busy handler sleeps up to 100 ms at a time.
+class LockFilePort:
+    """The part of both ports that depends on no runtime."""
 
-    Raises:
-        BackendUnavailable: the deadline has passed; the error names the process that held the file.
-    """
-    pause = _RETRY_MIN
-    while True:
-        try:
-            return await attempt()
-        except Busy as busy:
-            if runtime.now() >= deadline:
-                raise file.still_busy(busy) from busy
-        await runtime.sleep(pause * (0.5 + runtime.jitter()))
-        pause = min(2 * pause, _RETRY_MAX)
+    def __init__(
+        self, config: SqliteConfig, runtime: Runtime, wake_own: Callable[[Notification], None] | None = None
+    ) -> None:
+        """`wake_own` wakes a waiting ticket of this client, on the thread of a transaction."""
+        self.wakeups = Wakeups(runtime)
+        self._runtime = runtime
+        self._file = LockFile(config, wake_own or self.wakeups.wake)
+        self.intact = self._file.intact
+        self._closed = False
+
+    @property
+    def liveness_fds(self) -> tuple[int, ...]:
+        return self._file.liveness_fds
+
+    async def _retry_while_busy(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+        """Try until no other process holds the file. SQLite's own busy handler sleeps up to 100 ms at a time.
+
+        Raises:
+            BackendUnavailable: the deadline has passed; the error names the process that held the file.
+        """
+        runtime, pause = self._runtime, _RETRY_MIN
+        while True:
+            try:
+                return await attempt()
+            except Busy as busy:
+                if runtime.now() >= deadline:
+                    raise self._file.still_busy(busy) from busy
+            await runtime.sleep(pause * (0.5 + runtime.jitter()))
+            pause = min(2 * pause, _RETRY_MAX)
 
 
 class LockFile(system.Forkable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.backends.net.poller import Background
@@ -67,7 +68,8 @@ class Ensemble:
             session = self._sessions.get(timeout)
             if session is None or session.is_closed:
                 self._forget_ended()
-                session = KazooSession(self._config, timeout, self._runtime.now, self._on_change, self._watch_fired)
+                on_change, fired = partial(self._post, self._on_change), partial(self._post, self._fired)
+                session = KazooSession(self._config, timeout, self._runtime.now, on_change, fired)
                 self._sessions[timeout] = session  # first, so that it can be closed if its start is interrupted
                 session.start()
             return session
@@ -162,12 +164,6 @@ class Ensemble:
         function(*arguments)
 
     def _on_change(self, session: KazooSession) -> None:
-        self._post(self._notify_change, session)
-
-    def _watch_fired(self, session: KazooSession, path: str) -> None:
-        self._post(self._fired, session, path)
-
-    def _notify_change(self, session: KazooSession) -> None:
         for waiter in list(self._waiters):
             waiter.set()
         self._changed(session)
