@@ -302,16 +302,20 @@ class BaseClient(system.Forkable, ABC, Generic[LeaseT, LockT, SemaphoreT, RWLock
 
         The returned function ends that, and does not keep the client alive.
         """
-        events, client = self._events, weakref.ref(self)
+        observers, observation, client = self._events.observers, object(), weakref.ref(self)
 
-        def change(observers: tuple[RequestObserver, ...]) -> None:
-            events.observers = observers
+        def apply() -> None:
             engine = getattr(client(), "_current", None)
             if engine is not None:
                 engine.observe_requests()
 
-        change((*events.observers, observer))
-        return lambda: change(tuple(other for other in events.observers if other is not observer))
+        def end() -> None:
+            observers.pop(observation, None)
+            apply()
+
+        observers[observation] = observer
+        apply()
+        return end
 
     @property
     def guarantees(self) -> Guarantees:

@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import random
+import sys
 import threading
 import uuid
 from typing import Any
@@ -28,6 +29,55 @@ SHORT = 0.3
 def client() -> Any:
     with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:
         yield client
+
+
+# ── subscribers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_subscriptions_of_several_threads_are_all_kept_and_end_one_by_one(client: holdfast.Client) -> None:
+    """Each thread subscribes and observes the requests many times. A lost one leaves a metric without numbers."""
+    each = 200
+    subscriptions: list[Any] = []  # the functions that end them
+    observations: list[Any] = []
+    events: list[Event] = []
+    operations: list[str] = []
+    start = threading.Barrier(4)
+
+    def observe(operation: str, _seconds: float, _error: str) -> None:
+        operations.append(operation)
+
+    def subscribe() -> None:
+        start.wait()
+        for _ in range(each):
+            subscriptions.append(client.subscribe(events.append))
+            observations.append(client._observe_requests(observe))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=subscribe) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    with client.lock("a"):
+        pass
+    assert [event.kind for event in events].count("acquired") == 4 * each
+    assert operations == [*["try_acquire"] * 4 * each, *["release"] * 4 * each]
+
+    events.clear()
+    for end in subscriptions[:each]:
+        end()
+        end()  # a second call ends no other subscription
+    with client.lock("a"):
+        pass
+    assert [event.kind for event in events].count("acquired") == 3 * each
+    for end in subscriptions + observations:
+        end()
+    assert not client._events.subscribers
+    assert type(client._engine.backend).__name__ == "MemoryBackend"
 
 
 # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────────────

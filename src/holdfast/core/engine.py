@@ -127,17 +127,17 @@ class Engine(Generic[L]):
 
     def observe_requests(self) -> None:
         """Report the requests to the observers of the client, while it has any."""
-        if isinstance(self.backend, ObservedBackend):
-            self.backend = self.backend.inner
-        if self.events.observers:
-            observed = ObservedBackend(self.backend, lambda: self.events.observers, self.runtime.now)
-            self.backend = cast("Backend", observed)
-        # For single tickets: `try_acquire`, `wait`, `release` and `renew`.
-        self._tickets = self.backend if self.local is None else self.local
-        self._release_held = self.backend.release if self.local is None else self.local.release_held
-        # The straight path does not check the guarantees after each answer.
-        is_straight = self._required is None and isinstance(self.backend, PreparesRequests)
-        self._preparing = cast("PreparesRequests", self.backend) if is_straight else None
+        with self.mutex:  # several threads may change the observers
+            backend = self.backend.inner if isinstance(self.backend, ObservedBackend) else self.backend
+            if self.events.observers:
+                backend = cast("Backend", ObservedBackend(backend, self.events.observers, self.runtime.now))
+            self.backend = backend
+            # For single tickets: `try_acquire`, `wait`, `release` and `renew`.
+            self._tickets = self.backend if self.local is None else self.local
+            self._release_held = self.backend.release if self.local is None else self.local.release_held
+            # The straight path does not check the guarantees after each answer.
+            is_straight = self._required is None and isinstance(self.backend, PreparesRequests)
+            self._preparing = cast("PreparesRequests", self.backend) if is_straight else None
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -168,20 +168,24 @@ class Attempt:
 
 
 class Events:
-    """The subscribers of one client."""
+    """The subscribers of one client.
+
+    Threads add and remove functions without a mutex: each such operation on a dict is atomic.
+    """
 
     def __init__(self) -> None:
-        self.subscribers: tuple[Subscriber, ...] = ()  # if empty, callers need not create events
+        self.subscribers: dict[object, Subscriber] = {}  # by subscription; if empty, callers need not create events
         self.trace: Callable[[], str] | None = None  # returns the `traceparent` of the caller, for its tickets
-        self.observers: tuple[RequestObserver, ...] = ()  # if empty, the engine uses its backend directly
+        self.observers: dict[object, RequestObserver] = {}  # if empty, the engine uses its backend directly
         self._groups: set[str] = set()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` with every event from now on. The returned function ends the subscription."""
-        self.subscribers = (*self.subscribers, subscriber)
+        subscription = object()
+        self.subscribers[subscription] = subscriber
 
         def unsubscribe() -> None:
-            self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
+            self.subscribers.pop(subscription, None)
 
         return unsubscribe
 
@@ -213,7 +217,7 @@ class Events:
 
     def _deliver(self, attempt: Attempt, event: Event) -> None:
         for each in attempt.next_events(event):
-            for subscriber in self.subscribers:
+            for subscriber in list(self.subscribers.values()):
                 try:
                     subscriber(each)
                 except Exception:

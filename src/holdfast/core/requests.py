@@ -6,7 +6,7 @@ stay as they are, because several verbs call others, and such a call is no reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,7 @@ _OTHERS = (
 class ObservedBackend:
     """A backend that reports each request. Of the methods of the ports, it has those that the inner backend has."""
 
-    def __init__(
-        self, inner: Backend, observers: Callable[[], Iterable[RequestObserver]], now: Callable[[], float]
-    ) -> None:
+    def __init__(self, inner: Backend, observers: Mapping[object, RequestObserver], now: Callable[[], float]) -> None:
         self.inner = inner
 
         def timed(operation: str) -> Callable[..., Any]:
@@ -74,7 +72,7 @@ class ObservedBackend:
                     raise
                 finally:
                     seconds = now() - started
-                    for observer in observers():
+                    for observer in list(observers.values()):
                         observer(operation, seconds, error)
 
             return request

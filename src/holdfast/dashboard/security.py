@@ -173,9 +173,7 @@ def is_same_origin(request: Request) -> bool:
 
 
 def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 def _equal(first: str, second: str) -> bool:

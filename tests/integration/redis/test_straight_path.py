@@ -203,8 +203,7 @@ def test_a_client_with_required_guarantees_or_observers_uses_the_general_path(
     with lock as lease:
         assert is_straight(lease)
         operations: list[str] = []
-        client._events.observers = (lambda operation, *_: operations.append(operation),)
-        client._engine.observe_requests()
+        client._observe_requests(lambda operation, *_: operations.append(operation))
     with lock as lease:
         assert not is_straight(lease)
     assert operations == ["release", "try_acquire", "release"]

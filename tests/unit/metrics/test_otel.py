@@ -170,7 +170,7 @@ async def test_a_waiter_links_to_the_trace_of_its_holder(lab: Lab, telemetry: Te
 
     lease = await holder(acquire_in_request)
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
-    spans_of_waiter = waiter.client._events.subscribers[-1].__self__._acquiring
+    spans_of_waiter = [*waiter.client._events.subscribers.values()][-1].__self__._acquiring
 
     async def is_linked() -> bool:
         return any(span.links for span in list(spans_of_waiter.values()))

@@ -15,8 +15,7 @@ class BlockingPoller:
     """Blocks the calling thread."""
 
     async def poll(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
-        left = max(0.0, until - system.now())
-        return list(dict(new_poll(*wanted).poll(left * 1000)))
+        return list(dict(new_poll(*wanted).poll(max(0.0, until - system.now()) * 1000)))
 
     async def wait_done(self, call: BackgroundCall[Any], until: float) -> bool:
         event = ThreadEvent()

@@ -1,5 +1,7 @@
 """The connections of one client to one server, each for one request at a time. The most recently used one is used next.
 
+`ServerPools` are the connections to several servers.
+
 A connection counts against the limit from before it is opened until explicit code closes it or puts it back. A caller
 that keeps an exception which refers to the connection does not change the count.
 

@@ -228,10 +228,7 @@ class SocketConnections(ServerPools[SocketConnection]):
         super().abandon()
 
     def _pool(self, node: Node) -> ConnectionPool[SocketConnection]:
-        pool = self._pools.get(node)
-        if pool is None:
-            pool = self._pools.setdefault(node, self._new_pool(node))
-        return pool
+        return self._pools.get(node) or self._pools.setdefault(node, self._new_pool(node))
 
     async def open(self, node: Node, until: float) -> SocketConnection:
         if self._closed:
