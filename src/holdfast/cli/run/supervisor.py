@@ -71,6 +71,7 @@ def run(options: RunOptions, connect: Callable[[], Client]) -> int:
     except _Interrupted as interrupted:
         return 128 + interrupted.number
     finally:
+        signals.are_deferred = True  # not by a method: a signal that arrives at its call would end the clean-up
         guard.close()
         signals.restore()
         _flush()
@@ -108,7 +109,7 @@ class _Supervisor:
             if self._once is not None and self._is_over(self._once.look()):
                 return statuses.DONE
             with lock as lease:
-                self._signals.defer()
+                self._signals.are_deferred = True
                 if self._once is not None and self._is_over(self._once.start(lease)):
                     return statuses.DONE
                 if options.verbose:
@@ -418,10 +419,10 @@ class _Interrupted(BaseException):
 
 
 class _Signals:
-    """The forwarded signals. They end the wait for the lock; after `defer` they are recorded for `received`."""
+    """The forwarded signals. The first one ends the wait for the lock. Later ones are recorded for `received`."""
 
     def __init__(self) -> None:
-        self._are_deferred = False
+        self.are_deferred = False  # also the first one is recorded
         self._numbers: list[int] = []
         self._waker = Waker()
         signal.set_wakeup_fd(self._waker.writing_end, warn_on_full_buffer=False)
@@ -433,9 +434,6 @@ class _Signals:
 
     def fileno(self) -> int:
         return self._waker.fileno()
-
-    def defer(self) -> None:
-        self._are_deferred = True
 
     def received(self) -> list[int]:
         """Return the signals received since the last call."""
@@ -450,6 +448,7 @@ class _Signals:
         self._waker.close()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if not self._are_deferred:
+        if not self.are_deferred:
+            self.are_deferred = True  # the release of the ticket is not interrupted
             raise _Interrupted(number)
         self._numbers.append(number)

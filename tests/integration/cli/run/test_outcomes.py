@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import sqlite3
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -206,6 +209,25 @@ def test_a_signal_ends_the_wait_and_removes_the_queue_entry(runs: Runs, client: 
 
         _, errors = waiter.communicate(timeout=PATIENCE)
         assert waiter.returncode == 128 + number
+        assert not errors
+        assert not client.inspect("a").waiters
+
+
+def test_further_signals_do_not_interrupt_the_removal_of_the_queue_entry(runs: Runs, client: Client) -> None:
+    with client.lock("a"):
+        waiter = runs.start("a", "--", "true")
+        eventually(lambda: bool(client.inspect("a").waiters))
+
+        with contextlib.closing(sqlite3.connect(runs.file, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # the entry cannot be removed yet
+            for _ in range(20):
+                waiter.send_signal(signal.SIGINT)
+                time.sleep(0.005)  # so that they are delivered one by one
+            assert waiter.poll() is None
+            other.execute("ROLLBACK")
+
+        _, errors = waiter.communicate(timeout=PATIENCE)
+        assert waiter.returncode == 128 + signal.SIGINT
         assert not errors
         assert not client.inspect("a").waiters
 
