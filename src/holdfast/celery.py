@@ -42,7 +42,7 @@ from holdfast.core.locks import UNSET, LockOptions
 from holdfast.core.names import Duration
 from holdfast.core.once import RESULT_MAX, OnceOptions, make_once_plan
 from holdfast.errors import AcquireTimeout, ConfigurationError
-from holdfast.runtimes.threads import Mutex, start_thread
+from holdfast.runtimes.threads import Mutex, mutex_of_process, start_thread
 from holdfast.threads.client import Client
 from holdfast.threads.decorators import Locked, LockedOrSkipped, LockedOrSkippedWithLease, LockedWithLease, decorated
 from holdfast.threads.locks import Lease
@@ -404,12 +404,12 @@ def _of_each_process(client: object, make: Callable[[Client], Made]) -> Callable
         return lambda: made
     if not callable(client) or isinstance(client, type):
         raise ConfigurationError(f"client must be a holdfast.Client, or a function that returns one, not {client!r}")
-    mutexes: dict[int, Mutex] = {}  # by process: at a fork, another thread of the parent may have locked that one
+    mutexes: dict[int, Mutex] = {}
     of_process: dict[int, Made] = {}
 
     def get() -> Made:
         pid = os.getpid()
-        with mutexes.setdefault(pid, Mutex()):  # atomic
+        with mutex_of_process(mutexes):
             if pid not in of_process:
                 opened = client()
                 if not isinstance(opened, Client):

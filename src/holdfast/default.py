@@ -14,8 +14,7 @@ from holdfast.core.decorators import make_plan_locked, make_plan_once
 from holdfast.core.locks import UNSET, AllOptions, LockOptions
 from holdfast.core.names import Duration
 from holdfast.core.once import make_once_plan
-from holdfast.runtimes import system
-from holdfast.runtimes.threads import Mutex
+from holdfast.runtimes.threads import Mutex, mutex_of_process
 from holdfast.threads.client import Client
 from holdfast.threads.decorators import decorated
 from holdfast.threads.once import Once
@@ -101,15 +100,14 @@ class SharedClients:
     def __init__(self, make: Callable[[str], Client]) -> None:
         self.made: dict[str, Client] = {}
         self._make = make
-        self._mutex = Mutex()
-        system.after_fork_in_child(self._in_forked_child)
+        self._mutexes: dict[int, Mutex] = {}
 
     def get(self, name: str) -> Client:
         """The open client of this name."""
         client = self._open(name)
         if client is not None:
             return client  # without the mutex: another thread may be creating a client of another name
-        with self._mutex:
+        with mutex_of_process(self._mutexes):
             client = self._open(name)  # of another thread
             if client is None:
                 made = self._make(name)
@@ -121,7 +119,7 @@ class SharedClients:
 
     def close(self) -> None:
         """Close all of them."""
-        with self._mutex:
+        with mutex_of_process(self._mutexes):
             closed, self.made = self.made, {}
         for made in closed.values():
             made.close()
@@ -129,9 +127,6 @@ class SharedClients:
     def _open(self, name: str) -> Client | None:
         client = self.made.get(name)
         return None if client is None or client._closed else client
-
-    def _in_forked_child(self) -> None:
-        self._mutex = Mutex()  # another thread of the parent may have locked the old one
 
 
 _clients = SharedClients(lambda _: Client())  # one, with the name ""

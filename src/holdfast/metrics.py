@@ -18,6 +18,7 @@ from holdfast.core.events import Event
 from holdfast.core.stats import GroupStats, Stats
 from holdfast.errors import ConfigurationError
 from holdfast.runtimes import system
+from holdfast.runtimes.threads import Mutex, mutex_of_process
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -234,6 +235,14 @@ class _Instrumented:
                 add((ONCE_CALLS, 1, (name, group, outcome), context))
         if len(self._buffer) > _BUFFERED:
             self.flush(_BUFFERED)
+
+
+_mutexes: dict[int, Mutex] = {}
+
+
+def mutex_of_exporters() -> Mutex:
+    """To be locked where an exporter is created, added or removed: several threads may instrument their clients."""
+    return mutex_of_process(_mutexes)
 
 
 class Exporter(system.Forkable):

@@ -29,15 +29,19 @@ from holdfast import __version__
 from holdfast.core.events import Event
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.metrics import METRICS, STORE_ERRORS, AnyClient, Exporter, Metric, MetricKind
+from holdfast.metrics import METRICS, STORE_ERRORS, AnyClient, Exporter, Metric, MetricKind, mutex_of_exporters
 from holdfast.runtimes import system
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 # It is not empty, because the SDK replaces an empty context with the current one: that of the thread that flushes.
 _NO_SPAN = set_value("holdfast", True, Context())  # noqa: FBT003
 
-_exporters: weakref.WeakKeyDictionary[MeterProvider, _OtelExporter] = weakref.WeakKeyDictionary()
-_global_exporter: _OtelExporter | None = None  # of the global provider, which a program may set later
+
+class _GlobalProvider:
+    """In place of the global provider, which a program may set later."""
+
+
+_exporters: weakref.WeakKeyDictionary[object, _OtelExporter] = weakref.WeakKeyDictionary()
 
 
 def instrument(
@@ -83,15 +87,12 @@ def instrument(
 
 
 def _exporter_of(provider: MeterProvider | None) -> _OtelExporter:
-    global _global_exporter
-    if provider is not None:
-        exporter = _exporters.get(provider)
+    key = _GlobalProvider if provider is None else provider
+    with mutex_of_exporters():
+        exporter = _exporters.get(key)
         if exporter is None:
-            exporter = _exporters[provider] = _OtelExporter(provider)
+            exporter = _exporters[key] = _OtelExporter(provider)
         return exporter
-    if _global_exporter is None:
-        _global_exporter = _OtelExporter(None)
-    return _global_exporter
 
 
 class _OtelExporter(Exporter):

@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError("holdfast.prometheus needs prometheus-client: pip install 'holdfast[prometheus]'") from error
 
-from holdfast.metrics import METRICS, AnyClient, Exporter, Metric, MetricKind
+from holdfast.metrics import METRICS, AnyClient, Exporter, Metric, MetricKind, mutex_of_exporters
 
 _exporters: weakref.WeakKeyDictionary[CollectorRegistry, _PrometheusExporter] = weakref.WeakKeyDictionary()
 
@@ -43,17 +43,19 @@ def instrument(
             clients with the same name are added up.
         requests: Also measure the requests to the store: `holdfast_client_request_duration_seconds`.
     """
-    exporter = _exporters.get(registry) or _PrometheusExporter()
-    end = exporter.add(client, name, requests=requests)
-    if registry not in _exporters:
-        registry.register(exporter)
-        _exporters[registry] = exporter
+    with mutex_of_exporters():
+        exporter = _exporters.get(registry) or _PrometheusExporter()
+        end = exporter.add(client, name, requests=requests)
+        if registry not in _exporters:
+            registry.register(exporter)
+            _exporters[registry] = exporter
 
     def undo() -> None:
-        end()
-        if not exporter.is_used and _exporters.get(registry) is exporter:
-            del _exporters[registry]
-            registry.unregister(exporter)
+        with mutex_of_exporters():
+            end()
+            if not exporter.is_used and _exporters.get(registry) is exporter:
+                del _exporters[registry]
+                registry.unregister(exporter)
 
     return undo
 

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import functools
 import operator
+import os
 import sys
 import threading
 import time
@@ -75,6 +76,11 @@ class Mutex(_thread.RLock):  # type: ignore[misc]  # typeshed calls it final, CP
                 if self.is_mine():
                     self.release()
                 raise
+
+
+def mutex_of_process(mutexes: dict[int, Mutex]) -> Mutex:
+    """The mutex of this process, among those by pid: at a fork, another thread may have locked that of the parent."""
+    return mutexes.setdefault(os.getpid(), Mutex())  # atomic
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread:

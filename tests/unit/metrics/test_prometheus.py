@@ -10,6 +10,8 @@ import sys
 import threading
 import urllib.request
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,30 @@ def test_several_clients_use_one_registry(registry: CollectorRegistry, faulty_ur
         assert not c._events.subscribers
         assert not c._events.observers
         assert all(held)
+
+
+def test_threads_that_begin_with_a_registry_at_the_same_time_share_its_exporter(faulty_url: str) -> None:
+    before, start = sys.getswitchinterval(), threading.Barrier(4)
+    sys.setswitchinterval(1e-6)
+
+    def add(client: holdfast.Client, registry: CollectorRegistry, name: int) -> Callable[[], None]:
+        start.wait()
+        return instrument(client, registry, name=f"client {name}")
+
+    try:
+        with ThreadPoolExecutor(4) as threads, holdfast.Client(faulty_url) as client:
+            for _ in range(50):
+                registry = CollectorRegistry()
+                ends = list(threads.map(add, [client] * 4, [registry] * 4, range(4)))
+                with client.lock("a"):
+                    held = [
+                        value(registry, "holdfast_lock_held", client=f"client {name}", group="a") for name in range(4)
+                    ]
+                assert held == [1, 1, 1, 1]
+                list(threads.map(lambda end: end(), ends))
+                assert list(registry.collect()) == []
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_dropped_client_is_not_kept_alive(registry: CollectorRegistry, faulty_url: str) -> None:
