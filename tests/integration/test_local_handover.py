@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from holdfast.core import engine, local_handover
 from holdfast.guarantees import Order
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, in_background, take
+from tests.support.interrupts import alarms_interrupt, interrupted
 from tests.support.mysql import shared as mysql
 from tests.support.postgresql import shared as postgresql
 from tests.support.processes import PATIENCE, eventually
@@ -469,14 +469,10 @@ def test_break_finds_the_last_fence_of_a_range_too(
 # ── interrupts, cancellation, forks, the end ─────────────────────────────────────────────────────────────────────────
 
 
-class Interrupt(KeyboardInterrupt):
-    """Ours, so that a real Ctrl-C still ends the test run."""
-
-
 @pytest.mark.timeout(method="thread")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 # Python ignores an exception in a finaliser, and pytest reports it. This interrupt may hit the one of a lease.
-@pytest.mark.filterwarnings(r"ignore:[\s\S]*test_local_handover\.Interrupt:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(r"ignore:[\s\S]*interrupts\.Interrupt:pytest.PytestUnraisableExceptionWarning")
 # The interrupt may hit a call that has just opened a socket. Then Python closes the socket, and warns of it.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
@@ -494,9 +490,6 @@ def test_interrupts_at_any_time_leave_no_stuck_caller(
     open_client: OpenClient,
     is_contended: bool,  # noqa: FBT001
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise Interrupt
-
     lock = client.lock("a", timeout=PATIENCE)
     is_over = threading.Event()
     counts = [0, 0, 0, 0]
@@ -508,28 +501,24 @@ def test_interrupts_at_any_time_leave_no_stuck_caller(
             with locks[number]:
                 counts[number] += 1
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    def body() -> None:
+        with lock as lease:
+            lease.check()
+
     threads = [in_background(partial(work, number)) for number in range(len(locks))]
-    interrupted = 0
+    hits = 0
     try:
-        for delay in itertools.islice(itertools.cycle(range(1, 3000, 17)), 800):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, delay * 1e-6)
-                with lock as lease:
-                    lease.check()
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupt:
-                interrupted += 1
-            if lock.held:  # the interrupt came before the first instruction of __exit__
-                lock.release()
+        with alarms_interrupt():
+            for delay in itertools.islice(itertools.cycle(range(1, 3000, 17)), 800):
+                hits += interrupted(delay * 1e-6, body)
+                if lock.held:  # the interrupt came before the first instruction of __exit__
+                    lock.release()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
         is_over.set()
     for thread in threads:
         thread.result(PATIENCE)
 
-    assert interrupted > 20, "too few interrupts hit the call to show anything"
+    assert hits > 20, "too few interrupts hit the call to show anything"
     assert all(counts[: len(locks)])
     assert ("release_and_queue" in requests) is is_contended
     with lock:

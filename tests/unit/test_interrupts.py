@@ -5,10 +5,9 @@ The signal comes from a timer, whose delay is increased step by step from the fi
 
 from __future__ import annotations
 
-import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 import holdfast
 from holdfast.runtimes.blocks import ThreadBlock
+from tests.support.interrupts import Interrupt, alarms_interrupt, interrupted
 
 # An interrupt between the creation of a coroutine and its first step leaves one that never ran: it sent no request.
 pytestmark = [
@@ -31,15 +31,8 @@ SWEEP = [step * 1e-6 for step in range(1, 500)]  # delays in seconds: from the f
 SWEEPS_MAX, ENOUGH = 50, 20
 
 
-class Interrupt(KeyboardInterrupt):
-    """A class of its own, so that a real Ctrl-C still ends the test run."""
-
-
 @pytest.fixture(autouse=True)
 def _alarm_interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def interrupt(*_: object) -> None:
-        raise Interrupt
-
     report = sys.unraisablehook
 
     def report_others(problem: Any) -> None:
@@ -48,9 +41,8 @@ def _alarm_interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             report(problem)
 
     monkeypatch.setattr(sys, "unraisablehook", report_others)
-    before = signal.signal(signal.SIGALRM, interrupt)
-    yield
-    signal.signal(signal.SIGALRM, before)
+    with alarms_interrupt():
+        yield
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -70,19 +62,6 @@ class Sweep:
             if self.hits >= ENOUGH:
                 return
         pytest.fail("hardly any interrupt hit the call: this test would show nothing")
-
-
-def interrupted(delay: float, call: Callable[[], object]) -> bool:
-    """Whether the interrupt was raised in the call."""
-    try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, delay)
-            call()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # also after another error, which a later interrupt would hide
-    except Interrupt:
-        return True
-    return False
 
 
 def test_an_interrupted_acquire_releases_the_lock(url: str) -> None:
