@@ -101,6 +101,29 @@ def test_a_signal_leaves_the_with_block(start: Start) -> None:
     assert running.end() == (143, "")
 
 
+def test_a_signal_that_interrupts_a_finaliser_leaves_the_with_block(start: Start) -> None:
+    """Python ignores an exception in a finaliser, so the first SystemExit has no effect."""
+    running = start(
+        """
+        class Waits:
+            def __del__(self):
+                open(f"{folder}/begun", "w").close()
+                time.sleep(60)
+
+        holdfast.exit_on(signal.SIGTERM)
+        with holdfast.Client(url).lock("a") as lease:
+            Waits()
+            time.sleep(60)
+        """
+    )
+    running.wait_until_body()
+    running.process.send_signal(signal.SIGTERM)
+
+    status, printed = running.end()
+    assert (status, printed) == (143, "")
+    assert acquires(running.client)
+
+
 def test_a_signal_leaves_the_async_with_block(start: Start) -> None:
     running = start(
         """

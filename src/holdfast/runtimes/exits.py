@@ -16,12 +16,14 @@ A process ends in one of these ways:
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import Claim
 
 EXIT_MAX = 2.0  # seconds for all clients together
+_SENT_AGAIN = 0.01  # seconds after which a signal that had no effect is sent again
 
 # multiprocessing.util runs finalizers with a negative priority after it has joined the child processes, which may work
 # under a lease of this one.
@@ -107,7 +110,36 @@ def _exit(number: int, _frame: object) -> NoReturn:
     if _is_exiting_in == os.getpid():
         os._exit(128 + number)
     _is_exiting_in = os.getpid()
-    raise SystemExit(128 + number)
+    raise_in_handler(SystemExit(128 + number), number, _forget_exit)
+
+
+def _forget_exit() -> None:
+    global _is_exiting_in
+    _is_exiting_in = 0
+
+
+def raise_in_handler(error: BaseException, number: int, forget: Callable[[], object]) -> NoReturn:
+    """Raise an error in the handler of a signal, and again if Python ignores it.
+
+    Python ignores an exception in a finaliser and in the callback of a weak reference. If the signal has interrupted
+    one of these, another thread calls `forget` and sends the signal again soon after that.
+    """
+    report = sys.unraisablehook
+
+    def send_again() -> None:
+        time.sleep(_SENT_AGAIN)
+        forget()
+        os.kill(os.getpid(), number)
+
+    def repeat_if_ignored(unraisable: Any) -> None:
+        if unraisable.exc_value is error:
+            sys.unraisablehook = report
+            _thread.start_new_thread(send_again, ())  # not threading.Thread, whose start waits for another thread
+        else:
+            report(unraisable)
+
+    sys.unraisablehook = repeat_if_ignored
+    raise error
 
 
 def release_at_exit(engine: Engine[Any], reopen: Reopen | None = None) -> None:

@@ -26,6 +26,7 @@ from holdfast.core.periods import Period, claim
 from holdfast.errors import AccessDenied, AcquireTimeout, BackendError, LockLost, OnceFailed, OnceInterrupted
 from holdfast.primitives import Primitive
 from holdfast.runtimes import system
+from holdfast.runtimes.exits import raise_in_handler
 from holdfast.runtimes.threads import Dispatcher, flush_log, run_sync
 from holdfast.threads.client import Client
 from holdfast.threads.locks import Lease, Lock
@@ -447,8 +448,11 @@ class _Signals:
             signal.signal(number, handler)
         self._waker.close()
 
+    def _forget(self) -> None:
+        self.are_deferred = False
+
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if not self.are_deferred:
             self.are_deferred = True  # the release of the ticket is not interrupted
-            raise _Interrupted(number)
+            raise_in_handler(_Interrupted(number), number, self._forget)
         self._numbers.append(number)
