@@ -424,6 +424,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.are_deferred = False  # also the first one is recorded
+        self._has_raised = False
         self._numbers: list[int] = []
         self._waker = Waker()
         signal.set_wakeup_fd(self._waker.writing_end, warn_on_full_buffer=False)
@@ -449,10 +450,10 @@ class _Signals:
         self._waker.close()
 
     def _forget(self) -> None:
-        self.are_deferred = False
+        self._has_raised = False
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if not self.are_deferred:
-            self.are_deferred = True  # the release of the ticket is not interrupted
+        if not (self.are_deferred or self._has_raised):
+            self._has_raised = True  # so that the release of the ticket is not interrupted
             raise_in_handler(_Interrupted(number), number, self._forget)
         self._numbers.append(number)
